@@ -1,0 +1,27 @@
+"""workbench: a readable LLM serving engine, and a course that runs it.
+
+``LLM`` needs torch and is imported on first use, so that the scheduler, the KV accounting and the simulator can be
+used without it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from workbench.config import EngineConfig
+from workbench.engine.engine import Engine
+from workbench.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from workbench.llm import LLM as LLM
+
+__version__ = "0.1.0"
+__all__ = ["LLM", "Engine", "EngineConfig", "SamplingParams"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "LLM":
+        from workbench.llm import LLM
+
+        return LLM
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

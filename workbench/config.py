@@ -1,0 +1,147 @@
+"""EngineConfig: every option of the engine in one frozen dataclass, under vLLM's names.
+
+Options that later rooms bring are already named here. A value whose room is not built yet is refused by name, so an
+accepted option always takes effect. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.errors import UsageError
+
+DEFAULT_MODEL = "smollm2-135m"
+
+
+def _option(default: Any, help: str, **metadata: Any) -> Any:
+    """A config field. ``choices``: every value of the interface; ``unbuilt``: those of them refused for now;
+    ``minimum``/``maximum``: bounds; ``env``: an environment variable that replaces the default."""
+    env = metadata.get("env")
+    metadata = {"help": help, "default": default, **metadata}
+    if env:
+        return field(default_factory=lambda: os.environ.get(env) or default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """All options of an engine. Raises UsageError (a ValueError) that names the value, the limit and the remedy."""
+
+    model: str = _option(DEFAULT_MODEL, "a name from `workbench model list`, a folder, a .gguf file or a hub id",
+                         env="WORKBENCH_MODEL")
+    tokenizer: str | None = _option(None, "folder or file of another tokenizer; default: the model's own")
+    load_format: str = _option("auto", "how weights are read; dummy = random weights of the right shapes",
+                               choices=("auto", "dummy", "safetensors", "gguf"))
+    device: str = _option("auto", "where the model runs; auto = cuda where there is one", env="WORKBENCH_DEVICE",
+                          choices=("auto", "cpu", "cuda"))
+    dtype: str = _option("auto", "dtype of weights and activations; auto = float32 on a CPU, the checkpoint's on a GPU",
+                         choices=("auto", "float32", "bfloat16", "float16"))
+    seed: int = _option(0, "seed of everything random: sampling without an own seed, dummy weights", minimum=0)
+    max_model_len: int | None = _option(None, "most tokens (prompt + output) of one request; default: the model's limit",
+                                        minimum=1)
+    block_size: int = _option(16, "tokens in one KV block", minimum=1)
+    num_kv_blocks: int | None = _option(None, "KV blocks in the pool; default: sized from memory", minimum=1)
+    gpu_memory_utilization: float = _option(0.9, "share of the GPU's memory for weights and KV (GPU only)",
+                                            minimum=0.01, maximum=1.0)
+    kv_cache_memory_bytes: int | None = _option(None, "bytes for the KV pool; default: sized from memory", minimum=1)
+    max_num_seqs: int = _option(128, "most requests that run at once", minimum=1)
+    max_num_batched_tokens: int = _option(2048, "most tokens computed in one step", minimum=1)
+    enable_chunked_prefill: bool = _option(True, "cut long prompts into chunks that share steps with decodes",
+                                           unbuilt=(False,))
+    long_prefill_token_threshold: int = _option(0, "most prompt tokens of one request in one step; 0 = no own limit",
+                                                minimum=0)
+    batching: str = _option("continuous", "when requests may join and leave a batch",
+                            choices=("continuous", "static", "dynamic", "prefill-first"),
+                            unbuilt=("static", "dynamic", "prefill-first"))
+    max_wait_ms: float | None = _option(None, "longest wait of dynamic batching, milliseconds", minimum=0,
+                                        only_if=("batching", "dynamic"))
+    scheduling_policy: str = _option("fcfs", "order of the waiting queue",
+                                     choices=("fcfs", "priority", "shortest-prefill-first", "lpm"),
+                                     unbuilt=("priority", "shortest-prefill-first", "lpm"))
+    preemption_mode: str = _option("recompute", "what happens to the KV of a request that must make room",
+                                   choices=("recompute", "swap"), unbuilt=("swap",))
+    enable_prefix_caching: bool = _option(False, "keep and reuse the KV of matching heads of prompts", unbuilt=(True,))
+    prefix_index: str = _option("none", "how matching heads are found; none = prefix caching off",
+                                choices=("radix", "hash", "none"), unbuilt=("radix", "hash"))
+    eviction_policy: str = _option("lru", "which cached block leaves first", choices=("lru", "lfu", "fifo"),
+                                   unbuilt=("lfu", "fifo"))
+    attention_backend: str = _option("auto", "who computes attention",
+                                     choices=("auto", "torch_native", "sdpa", "flex", "cpu", "triton", "flashinfer",
+                                              "fa3", "flash_attn", "xformers", "flashmla"),
+                                     unbuilt=("flex", "cpu", "triton", "flashinfer", "fa3", "flash_attn", "xformers",
+                                              "flashmla"))
+    sampling_backend: str = _option("auto", "who samples", choices=("auto", "torch", "triton", "flashinfer"),
+                                    unbuilt=("triton", "flashinfer"))
+    quantization: str = _option("auto", "weight format to compute in; auto = what the checkpoint says, else none",
+                                choices=("auto", "none", "fast", "w4a16", "w8a16", "w8a8-int8", "fp8", "w4a8", "mxfp4",
+                                         "nvfp4", "gguf", "gptq", "awq", "compressed-tensors"),
+                                unbuilt=("fast", "w4a16", "w8a16", "w8a8-int8", "fp8", "w4a8", "mxfp4", "nvfp4", "gguf",
+                                         "gptq", "awq", "compressed-tensors"))
+    kv_cache_dtype: str = _option("auto", "dtype of the KV cache; auto = the model's dtype",
+                                  choices=("auto", "fp16", "fp8_e4m3", "fp8_e5m2", "int8", "int4"),
+                                  unbuilt=("fp16", "fp8_e4m3", "fp8_e5m2", "int8", "int4"))
+    kv_offload_host_gib: float = _option(0.0, "host memory for KV that leaves the pool, GiB", minimum=0, maximum=0)
+    kv_offload_dir: str | None = _option(None, "folder for KV that leaves host memory", unbuilt_unless_default=True)
+    kv_offload_disk_gib: float = _option(0.0, "disk for KV that leaves host memory, GiB", minimum=0, maximum=0)
+    enforce_eager: bool = _option(False, "never capture a step (nothing is captured yet, so every step is eager)")
+    batch_invariant: bool = _option(False, "the same bits whatever else is in the batch", unbuilt=(True,))
+    max_num_queued_reqs: int | None = _option(None, "most requests that may wait", unbuilt_unless_default=True)
+    num_threads: int | None = _option(None, "CPU threads; default: all that this process may use", minimum=1)
+
+    def __post_init__(self) -> None:
+        for spec in dataclasses.fields(self):
+            _check(self, spec.name, getattr(self, spec.name), spec.metadata, str(spec.type))
+        if self.num_kv_blocks is not None and self.kv_cache_memory_bytes is not None:
+            raise UsageError(
+                f"num_kv_blocks={self.num_kv_blocks} and kv_cache_memory_bytes={self.kv_cache_memory_bytes} both size "
+                "the KV pool: give one of them"
+            )
+
+    def replace(self, **changes: Any) -> EngineConfig:
+        """A copy with some options changed, validated again."""
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self)}
+
+
+def from_options(options: dict[str, Any]) -> EngineConfig:
+    """An EngineConfig from keyword options. Unknown names are refused, never ignored."""
+    known = {spec.name for spec in dataclasses.fields(EngineConfig)}
+    for name in options:
+        if name not in known:
+            import difflib
+
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; the options are {', '.join(sorted(known))}"
+            raise UsageError(f"unknown engine option {name!r}{hint}")
+    return EngineConfig(**options)
+
+
+def _check(config: EngineConfig, name: str, value: Any, meta: Any, type_: str) -> None:
+    if value is None and "None" in type_:
+        return
+    kind = type_.split(" ")[0]
+    wanted: Any = {"int": int, "float": (int, float), "bool": bool, "str": str}[kind]
+    if not isinstance(value, wanted) or (kind != "bool" and isinstance(value, bool)):
+        raise UsageError(f"{name}={value!r} must be of type {type_}, not {type(value).__name__}")
+    choices, unbuilt = meta.get("choices"), meta.get("unbuilt", ())
+    if choices and value not in choices:
+        raise UsageError(f"{name}={value!r} is not known; choose from {', '.join(choices)}")
+    if value in unbuilt or (meta.get("unbuilt_unless_default") and value != meta["default"]):
+        built = [c for c in choices if c not in unbuilt] if choices else [meta["default"]]
+        raise UsageError(f"{name}={value!r} is not supported yet; this version supports {', '.join(map(str, built))}")
+    low, high = meta.get("minimum"), meta.get("maximum")
+    if low is not None and value < low:
+        raise UsageError(f"{name}={value!r} is too small: the least is {low}")
+    if high is not None and value > high:
+        if high == low:
+            raise UsageError(f"{name}={value!r} is not supported yet; leave it at {meta['default']!r}")
+        raise UsageError(f"{name}={value!r} is too large: the most is {high}")
+    if "only_if" in meta:
+        other, needed = meta["only_if"]
+        if getattr(config, other) != needed:
+            raise UsageError(f"{name}={value!r} has no effect without {other}={needed!r}: leave it out or set that")

@@ -1,0 +1,249 @@
+"""Engine: the short loop between the scheduler, which decides, and the runner, which does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from workbench.config import EngineConfig
+from workbench.engine.clock import Clock, WallClock
+from workbench.engine.request import Request, Status
+from workbench.engine.scheduler import Scheduler
+from workbench.engine.trace import StepTrace, TraceWriter
+from workbench.errors import UsageError
+from workbench.kv.pool import BlockPool
+from workbench.plan import Runner, StepPlan, StepResult
+from workbench.sampling_params import SamplingParams
+
+
+class Engine:
+    """Serves requests step by step.
+
+    ``config`` must say ``num_kv_blocks`` and ``max_model_len`` (`LLM` works them out from the model and the memory).
+    ``tokenize`` turns text prompts into token ids; without it prompts must be token ids. ``listeners`` are called with
+    each `StepTrace`; ``token_listeners`` with (request, token id) for each sampled token.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        *,
+        clock: Clock | None = None,
+        eos_token_ids: Sequence[int] = (),
+        vocab_size: int | None = None,
+        tokenize: Callable[[str], list[int]] | None = None,
+    ) -> None:
+        if config.num_kv_blocks is None or config.max_model_len is None:
+            raise UsageError("an Engine needs num_kv_blocks and max_model_len; LLM works them out from the model")
+        self.config = config
+        self.runner = runner
+        self.clock: Clock = clock or WallClock()
+        self.pool = BlockPool(config.num_kv_blocks, config.block_size)
+        self.scheduler = Scheduler(config, self.pool)
+        self.listeners: list[Callable[[StepTrace], None]] = []
+        self.token_listeners: list[Callable[[Request, int], None]] = []
+        self.requests: dict[str, Request] = {}
+        """Unfinished requests by id, in order of arrival."""
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._vocab_size = vocab_size
+        self._tokenize = tokenize
+        self._num_added = 0
+        self._num_steps = 0
+        self._num_finished = 0
+        self._inputs: list[dict[str, Any]] = []
+        self._aborted: list[Request] = []
+        self._counted = (0, 0, 0)
+
+    def add_request(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        request_id: str | None = None,
+        tenant: str | None = None,
+        priority: int = 0,
+        arrival_time: float | None = None,
+    ) -> str:
+        """Queues a prompt (text or token ids) and returns its request id.
+
+        Raises UsageError, a ValueError, for what could never run: an empty prompt, a token outside the vocabulary, more
+        tokens than the context or the pool holds, an id that is in use.
+        """
+        params = params or SamplingParams()
+        token_ids = self._token_ids(prompt)
+        max_num_tokens = self.scheduler.max_num_tokens(len(token_ids), params.max_tokens)
+        for name, value in (("tenant", tenant), ("priority", priority)):
+            if value:
+                raise UsageError(f"{name}={value!r} is not supported yet; leave it out")
+        request_id = str(self._num_added) if request_id is None else request_id
+        if request_id in self.requests:
+            raise UsageError(f"request_id {request_id!r} is in use by an unfinished request: choose another")
+        # Without a seed of its own a request gets one from its number, so equal prompts still differ.
+        seed = params.seed if params.seed is not None else self.config.seed * 1_000_003 + self._num_added
+        request = Request(
+            request_id,
+            token_ids,
+            params,
+            max_num_tokens=max_num_tokens,
+            seed=seed,
+            eos_token_ids=self._eos_token_ids,
+            arrival_time=self.clock.now() if arrival_time is None else arrival_time,
+            tenant=tenant,
+            priority=priority,
+        )
+        self._num_added += 1
+        self.requests[request_id] = request
+        self.scheduler.add(request)
+        self._inputs.append({
+            "add": {
+                "request_id": request_id,
+                "prompt_token_ids": token_ids,
+                "params": {**params.to_dict(), "seed": seed},
+                "arrival_time": request.arrival_time,
+            }
+        })
+        return request_id
+
+    def abort(self, request_id: str) -> bool:
+        """Ends a request in any state and frees its blocks. False when there is no such unfinished request."""
+        request = self.requests.pop(request_id, None)
+        if request is None:
+            return False
+        self.scheduler.abort(request)
+        request.finish_time = self.clock.now()
+        self._aborted.append(request)
+        self._inputs.append({"abort": request_id})
+        return True
+
+    def has_unfinished(self) -> bool:
+        return bool(self.requests)
+
+    def step(self) -> StepTrace:
+        """Plans, executes and commits one step; an exception of the runner leaves the engine able to go on."""
+        start = self.clock.now()
+        plan = self.scheduler.plan()
+        planned = self.clock.now()
+        for item in plan.scheduled:
+            request = item.request
+            if item.start == 0 and isinstance(request, Request) and request.first_scheduled_time is None:
+                request.first_scheduled_time = planned
+        result = self.runner.execute(plan) if plan.scheduled else StepResult(())
+        executed = self.clock.now()
+        finished = self.scheduler.commit(plan, result)
+        trace = self._trace(plan, result, finished, start, executed)
+        committed = self.clock.now()
+        if self.token_listeners:
+            for item, token_id in zip(plan.scheduled, result.token_ids, strict=True):
+                if token_id is not None:
+                    for on_token in self.token_listeners:
+                        on_token(item.request, token_id)  # type: ignore[arg-type]
+        end = self.clock.now()
+        trace.duration = end - start
+        trace.phases = {
+            "schedule": planned - start,
+            "prepare": result.phases.get("prepare", 0.0),
+            "forward": result.phases.get("forward", 0.0),
+            "sample": result.phases.get("sample", 0.0),
+            "commit": committed - executed,
+            "detokenize": end - committed,
+        }
+        for listener in self.listeners:
+            listener(trace)
+        return trace
+
+    def stats(self) -> dict[str, int]:
+        """Counts since the start and the state now."""
+        return {
+            "num_steps": self._num_steps,
+            "num_added": self._num_added,
+            "num_finished": self._num_finished,
+            "num_waiting": len(self.scheduler.waiting),
+            "num_running": len(self.scheduler.running),
+            "num_preemptions": self.scheduler.num_preemptions,
+            "num_free_blocks": self.pool.num_free,
+            "num_kv_blocks": self.pool.num_blocks,
+        }
+
+    def reset_prefix_cache(self) -> bool:
+        """True when no block is cached afterwards. Prefix caching is not built yet, so nothing ever is."""
+        return True
+
+    def record(self, path: str | Path, **header: Any) -> TraceWriter:
+        """Writes every step from now on to ``path`` as JSONL, until the returned writer is closed.
+
+        A recording that is to be replayed must begin while no request is unfinished.
+        """
+        writer = TraceWriter(path, {"config": self.config.to_dict(), "eos_token_ids": list(self._eos_token_ids), **header})
+        self.listeners.append(writer)
+        return writer
+
+    def _token_ids(self, prompt: str | Sequence[int]) -> list[int]:
+        if isinstance(prompt, str):
+            if self._tokenize is None:
+                raise UsageError("a text prompt needs a tokenizer and this model came without one: give token ids")
+            return self._tokenize(prompt)
+        token_ids = list(prompt)
+        for token_id in token_ids:
+            if isinstance(token_id, bool) or not isinstance(token_id, int):
+                raise UsageError(f"a prompt is text or a list of token ids, and {token_id!r} is no token id")
+            if token_id < 0 or (self._vocab_size is not None and token_id >= self._vocab_size):
+                limit = "" if self._vocab_size is None else f"; the vocabulary has {self._vocab_size} tokens"
+                raise UsageError(f"token id {token_id} is out of range{limit}")
+        return token_ids
+
+    def _trace(
+        self, plan: StepPlan, result: StepResult, finished: list[Request], start: float, now: float
+    ) -> StepTrace:
+        new_tokens: list[dict[str, Any]] = []
+        for item, token_id in zip(plan.scheduled, result.token_ids, strict=True):
+            request = item.request
+            assert isinstance(request, Request)
+            if token_id is None or (request.status is Status.FINISHED and request.finish_reason == "abort"):
+                continue
+            if request.first_token_time is None:
+                request.first_token_time = now
+            new_tokens.append({"request_id": request.request_id, "token_id": token_id})
+        for request in finished:
+            request.finish_time = now
+            del self.requests[request.request_id]
+        ended = [*self._aborted, *finished]
+        self._num_finished += len(ended)
+        counted = (self.pool.allocated, self.pool.freed, self.pool.shared)
+        allocated, freed, shared = (after - before for after, before in zip(counted, self._counted, strict=True))
+        trace = StepTrace(
+            step=self._num_steps,
+            time=start,
+            duration=0.0,
+            scheduled=[
+                {
+                    "request_id": item.request.request_id,
+                    "num_tokens": item.num_tokens,
+                    "num_computed_tokens": item.start,
+                    "kind": item.kind,
+                }
+                for item in plan.scheduled
+            ],
+            skipped=[skip._asdict() for skip in plan.skipped],
+            preempted=plan.preempted,
+            finished=[{"request_id": r.request_id, "reason": r.finish_reason or ""} for r in ended],
+            blocks={
+                "allocated": allocated,
+                "freed": freed,
+                "shared": shared,
+                "evicted": 0,
+                "free": self.pool.num_free,
+                "total": self.pool.num_blocks,
+            },
+            cached_tokens=0,
+            new_tokens=new_tokens,
+            flops=result.flops,
+            bytes=result.bytes,
+            num_waiting=len(self.scheduler.waiting),
+            num_running=len(self.scheduler.running),
+            inputs=self._inputs,
+        )
+        self._num_steps += 1
+        self._counted = counted
+        self._inputs, self._aborted = [], []
+        return trace

@@ -1,0 +1,60 @@
+"""Replays a recorded run through the scheduler: the same arrivals and tokens must give the same plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from workbench.config import EngineConfig
+from workbench.engine.clock import VirtualClock
+from workbench.engine.engine import Engine
+from workbench.engine.trace import StepTrace, read_run
+from workbench.plan import StepPlan, StepResult
+from workbench.sampling_params import SamplingParams
+
+DECISIONS = ("step", "scheduled", "skipped", "preempted", "finished", "blocks", "cached_tokens", "new_tokens",
+             "num_waiting", "num_running")  # fmt: skip
+"""The fields of a trace that the scheduler decides; times and costs belong to the machine it ran on."""
+
+
+class Replayed(NamedTuple):
+    recorded: StepTrace
+    replayed: StepTrace
+
+    def differences(self) -> dict[str, tuple[Any, Any]]:
+        """The decisions that differ: ``{field: (recorded, replayed)}``; empty when the step is the same."""
+        pairs = {name: (getattr(self.recorded, name), getattr(self.replayed, name)) for name in DECISIONS}
+        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+class _RecordedTokens:
+    """A runner that samples what was sampled then; 0 where the replay asks for a token that was not recorded."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[str, int] = {}
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        return StepResult(
+            [self.tokens.get(item.request.request_id, 0) if item.samples else None for item in plan.scheduled]
+        )
+
+
+def replay(path: str | Path, **changes: Any) -> Iterator[Replayed]:
+    """Runs a recorded run again, step by step. ``changes`` replace engine options, to see where the plans part."""
+    header, steps = read_run(path)
+    config = EngineConfig(**header["config"]).replace(**changes)
+    runner = _RecordedTokens()
+    engine = Engine(config, runner, clock=VirtualClock(), eos_token_ids=header["eos_token_ids"])
+    for recorded in steps:
+        for event in recorded.inputs:
+            if "abort" in event:
+                engine.abort(event["abort"])
+            else:
+                added = event["add"]
+                params = SamplingParams(**added["params"])
+                engine.add_request(
+                    added["prompt_token_ids"], params, added["request_id"], arrival_time=added["arrival_time"]
+                )
+        runner.tokens = {new["request_id"]: new["token_id"] for new in recorded.new_tokens}
+        yield Replayed(recorded, engine.step())

@@ -1,0 +1,96 @@
+"""Request: one prompt on its way through the engine. Its lengths are derived, so they cannot disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from workbench.sampling_params import SamplingParams
+
+
+class Status(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class Request:
+    """A request has ``num_tokens`` known tokens, of which ``num_computed_tokens`` have their KV in the cache.
+
+    Everything the engine does is to let the second number catch up with the first; when it has, the next token is
+    sampled and the first grows by one.
+    """
+
+    __slots__ = (
+        "arrival_time", "block_table", "finish_reason", "finish_time", "first_scheduled_time", "first_token_time",
+        "max_num_tokens", "num_cached_tokens", "num_computed_tokens", "num_preemptions", "num_prompt_tokens", "params",
+        "priority", "recompute_until", "request_id", "seed", "status", "stop_token_ids", "tenant", "token_ids",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        max_num_tokens: int,
+        seed: int = 0,
+        eos_token_ids: Sequence[int] = (),
+        arrival_time: float = 0.0,
+        tenant: str | None = None,
+        priority: int = 0,
+    ) -> None:
+        self.request_id = request_id
+        self.token_ids = list(prompt_token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.params = params
+        self.max_num_tokens = max_num_tokens
+        """Prompt and output end at this many tokens."""
+        self.seed = seed
+        eos = () if params.ignore_eos else eos_token_ids
+        self.stop_token_ids = frozenset(eos) | frozenset(params.stop_token_ids)
+        self.tenant = tenant
+        self.priority = priority
+        self.status = Status.WAITING
+        self.block_table: list[int] = []
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = 0
+        self.recompute_until = 0
+        """Tokens before this index had been computed once when a preemption dropped them."""
+        self.num_preemptions = 0
+        self.finish_reason: str | None = None
+        self.arrival_time = arrival_time
+        self.first_scheduled_time: float | None = None
+        self.first_token_time: float | None = None
+        self.finish_time: float | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        return self.token_ids[: self.num_prompt_tokens]
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt_tokens :]
+
+    def append(self, token_id: int) -> str | None:
+        """Adds a sampled token and returns why the request ends with it, if it does: ``stop`` or ``length``."""
+        self.token_ids.append(token_id)
+        if token_id in self.stop_token_ids and self.num_output_tokens >= self.params.min_tokens:
+            return "stop"
+        if len(self.token_ids) >= self.max_num_tokens:
+            return "length"
+        return None
+
+    def __repr__(self) -> str:
+        return (
+            f"Request({self.request_id!r}, {self.status.value}, {self.num_computed_tokens} of {self.num_tokens} tokens "
+            f"computed, {self.num_output_tokens} of them output)"
+        )

@@ -1,0 +1,79 @@
+"""The contract between the engine, which decides, and a runner, which does.
+
+A `StepPlan` says which requests compute how many tokens in one step; a `Runner` turns it into sampled token ids. The
+engine knows nothing of tensors, a runner decides nothing, and neither imports the other: both import this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from workbench.sampling_params import SamplingParams
+
+
+class RequestView(Protocol):
+    """What a runner may read of a request."""
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def token_ids(self) -> list[int]:
+        """Prompt and output so far."""
+    @property
+    def num_prompt_tokens(self) -> int: ...
+    @property
+    def block_table(self) -> list[int]:
+        """Block ids in order: token i lies in block ``block_table[i // block_size]``."""
+    @property
+    def params(self) -> SamplingParams: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def stop_token_ids(self) -> frozenset[int]:
+        """Tokens that end the request, the end-of-sequence tokens among them."""
+
+
+class Scheduled(NamedTuple):
+    """One request's share of a step: its tokens ``start … start + num_tokens`` are computed."""
+
+    request: RequestView
+    start: int
+    num_tokens: int
+    kind: str
+    """``prefill``, ``decode`` (the one newest token) or ``recompute`` (tokens that were computed before a preemption)."""
+    samples: bool
+    """Whether the request has caught up after this step, so that its next token is sampled."""
+
+
+class Skipped(NamedTuple):
+    request_id: str
+    reason: str
+    """``budget``, ``max_num_seqs``, ``no_blocks``, ``waiting_batch``, ``queue_limit`` or ``prefix_wait``."""
+
+
+@dataclass(slots=True)
+class StepPlan:
+    scheduled: list[Scheduled] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    preempted: list[str] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(item.num_tokens for item in self.scheduled)
+
+
+class StepResult(NamedTuple):
+    token_ids: Sequence[int | None]
+    """One entry for each of ``plan.scheduled``: the sampled token, or None where none was sampled."""
+    flops: int = 0
+    bytes: int = 0
+    """Arithmetic and memory traffic that the step implies (weights, KV read and written)."""
+    phases: dict[str, float] = {}
+    """Seconds of ``prepare``, ``forward`` and ``sample``."""
+
+
+class Runner(Protocol):
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Computes every scheduled token once and samples where a request has caught up."""
