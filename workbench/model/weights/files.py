@@ -1,0 +1,82 @@
+"""Safetensors checkpoints: one file, or shards with an index that says which tensor lies where."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from workbench.errors import UsageError, WorkbenchError
+
+INDEX = "model.safetensors.index.json"
+_SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)\.safetensors")
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def has_safetensors(folder: Path) -> bool:
+    """Whether the folder holds (part of) a safetensors checkpoint."""
+    return folder.is_dir() and ((folder / INDEX).is_file() or any(folder.glob("*.safetensors")))
+
+
+def load_safetensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields every tensor of the checkpoint, file by file, on the CPU and in the dtype it is stored in.
+
+    Raises WorkbenchError for a missing or damaged file (named), UsageError for a tensor that is not of floats.
+    """
+    for file, names in _files(Path(folder)):
+        try:
+            with safe_open(str(file), framework="pt") as opened:
+                held = set(opened.keys())
+                absent = [name for name in names or () if name not in held]
+                if absent:
+                    raise WorkbenchError(f"{file} does not hold {absent[0]!r}, which the index places there")
+                for name in names or sorted(held):
+                    tensor = opened.get_tensor(name)
+                    if tensor.dtype not in _FLOATS:
+                        kind = str(tensor.dtype).removeprefix("torch.")
+                        raise UsageError(
+                            f"{file}: {name} is stored as {kind}; this version reads float32, float16 and bfloat16"
+                        )
+                    yield name, tensor
+        except (SafetensorError, OSError) as error:
+            raise WorkbenchError(f"{file} is damaged or not a safetensors file ({error}); fetch it again") from None
+
+
+def _files(folder: Path) -> list[tuple[Path, list[str] | None]]:
+    """Files to read and, where an index tells, the tensors each must hold."""
+    index = folder / INDEX
+    if index.is_file():
+        try:
+            places: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        except (ValueError, KeyError) as error:
+            raise WorkbenchError(f"{index} cannot be read: {error!r}; fetch it again") from None
+        shards: dict[str, list[str]] = {}
+        for name, shard in places.items():
+            shards.setdefault(shard, []).append(name)
+        _require(folder, sorted(shards))
+        return [(folder / shard, names) for shard, names in sorted(shards.items())]
+    found = sorted(folder.glob("*.safetensors"))
+    if not found:
+        raise WorkbenchError(f"{folder} holds no *.safetensors file")
+    if (folder / "model.safetensors") in found:
+        # Some publishers put a second copy in their own layout beside it.
+        return [(folder / "model.safetensors", None)]
+    match = _SHARD.fullmatch(found[0].name)
+    if match:
+        stem, _, count = match.groups()
+        wanted = [f"{stem}-{number:0{len(count)}d}-of-{count}.safetensors" for number in range(1, int(count) + 1)]
+        _require(folder, wanted)
+        return [(folder / name, None) for name in wanted]
+    return [(file, None) for file in found]
+
+
+def _require(folder: Path, names: list[str]) -> None:
+    absent = [name for name in names if not (folder / name).is_file()]
+    if absent:
+        raise WorkbenchError(
+            f"{folder} lacks {len(absent)} of {len(names)} weight files: {', '.join(absent[:6])}; fetch the model again"
+        )
