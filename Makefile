@@ -1,0 +1,56 @@
+# The environment is .venv in this folder. `make lab` and `make test` set up what is missing.
+.DEFAULT_GOAL := help
+.PHONY: help setup env lab test lint imports format slow proof gpu notebooks artifacts clean
+
+EXTRAS ?= dev
+PY := .venv/bin/python
+# JupyterLab refuses to run as root (in a container, say) unless told.
+ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup:  ## the environment and the default model, then the doctor
+	@.ci/setup.sh $(EXTRAS)
+
+env:
+	@SKIP_DOCTOR=1 .ci/setup.sh $(EXTRAS)
+
+lab: setup  ## the course in JupyterLab (without a screen: make lab ARGS=--no-browser)
+	$(PY) -m jupyterlab $(ROOT_FLAG) $(ARGS) notebooks/00_start_here.ipynb
+
+test: env lint  ## lint, the default tests, every notebook
+	$(PY) -m pytest
+	$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=120 -p no:xdist notebooks/
+
+lint:  ## ruff, mypy, the import rules
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	@$(MAKE) --no-print-directory imports
+
+imports:
+	$(PY) .venv/bin/lint-imports
+
+format:  ## rewrite files in the one format
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+slow: env  ## the slow tests
+	$(PY) -m pytest -m slow
+
+proof: env  ## the long demonstrations, with one table at the end
+	$(PY) -m pytest -m proof
+
+gpu:
+	@echo "make gpu: not built yet: it will run \`workbench bench gpu\`, the measurements on a CUDA device" >&2; exit 1
+
+notebooks:
+	@echo "make notebooks: not built yet: it will run every notebook and write its outputs" >&2; exit 1
+
+artifacts:
+	@echo "make artifacts: not built yet: it will make and keep the slow results that notebooks show" >&2; exit 1
+
+clean:  ## remove the environment and all caches (models stay)
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find workbench kernels tests notebooks -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf

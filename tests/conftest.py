@@ -1,0 +1,71 @@
+"""What all tests share: the `proof` fixture and its table, and Chromium for the browser tests.
+
+`proof.report("40 prompts equal transformers", "40/40")` adds a row; the run ends with one table of all rows, so that a
+long demonstration leaves figures behind and not only a dot. Any test may report; `make proof` runs those marked `proof`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+
+class Row(NamedTuple):
+    test: str
+    shown: str
+    figures: str
+
+
+ROWS: pytest.StashKey[list[Row]] = pytest.StashKey()
+
+
+class Proof:
+    """Collects what one test showed."""
+
+    def __init__(self, test: str, rows: list[Row]) -> None:
+        self._test, self._rows = test, rows
+
+    def report(self, shown: str, figures: object) -> None:
+        """``shown``: what was shown, in words; ``figures``: the numbers."""
+        self._rows.append(Row(self._test, shown, str(figures)))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[ROWS] = []
+
+
+@pytest.fixture
+def proof(request: pytest.FixtureRequest) -> Proof:
+    return Proof(request.node.name, request.config.stash[ROWS])
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    rows = list(config.stash[ROWS])
+    failed = {report.location[2] for key in ("failed", "error") for report in terminalreporter.stats.get(key, [])}
+    # A proof that failed before its report must not be missing from the table.
+    told = {row.test for row in rows}
+    silent = [name for name in sorted(failed) if name.split(".")[-1] not in told]
+    if not rows:
+        return
+    rows += [Row(name.split(".")[-1], "nothing: it failed before its report", "") for name in silent]
+    lines = [("test", "what it showed", "figures", "")]
+    lines += [(*row, "FAILED" if row.test in {name.split(".")[-1] for name in failed} else "") for row in rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(4)]
+    terminalreporter.section("what was shown")
+    for line in lines:
+        text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        terminalreporter.write_line(text.rstrip())
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[str]:
+    """Path of a Chromium that playwright may drive; skips where there is none (`.ci/browser.sh` installs one)."""
+    pytest.importorskip("playwright", reason="playwright is not installed: make setup EXTRAS='dev browser'")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = next((found for name in names if (found := shutil.which(name))), None)
+    if path is None:
+        pytest.skip("no Chromium on this machine: as root, .ci/browser.sh installs it")
+    yield path
