@@ -39,20 +39,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def proof(request: pytest.FixtureRequest) -> Proof:
-    return Proof(request.node.name, request.config.stash[ROWS])
+    return Proof(request.node.nodeid, request.config.stash[ROWS])
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     rows = list(config.stash[ROWS])
-    failed = {report.location[2] for key in ("failed", "error") for report in terminalreporter.stats.get(key, [])}
-    # A proof that failed before its report must not be missing from the table.
-    told = {row.test for row in rows}
-    silent = [name for name in sorted(failed) if name.split(".")[-1] not in told]
     if not rows:
         return
-    rows += [Row(name.split(".")[-1], "nothing: it failed before its report", "") for name in silent]
+    failed = [report.nodeid for key in ("failed", "error") for report in terminalreporter.stats.get(key, [])]
+    told = {row.test for row in rows}
+    # One that failed before its report must not be missing from the table.
+    rows += [Row(test, "nothing: it failed before its report", "") for test in failed if test not in told]
     lines = [("test", "what it showed", "figures", "")]
-    lines += [(*row, "FAILED" if row.test in {name.split(".")[-1] for name in failed} else "") for row in rows]
+    lines += [(row.test.split("::", 1)[1], *row[1:], "FAILED" if row.test in failed else "") for row in rows]
     widths = [max(len(line[column]) for line in lines) for column in range(4)]
     terminalreporter.section("what was shown")
     for line in lines:
