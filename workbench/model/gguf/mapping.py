@@ -1,0 +1,86 @@
+"""GGUF tensors under Hugging Face names and in Hugging Face row order.
+
+llama.cpp rotates neighbouring pairs of a head's rows (0,1), (2,3), …; transformers rotates row i with row i + half.
+Its converter therefore interleaves the two halves of every query and key head in files of architecture ``llama``; here
+that is undone. Qwen files keep the halves. Sources: llama.cpp's ``conversion/llama.py``, the `gguf` package's names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.errors import UsageError
+from workbench.gguf_file import GGUFFile, TensorInfo
+from workbench.model.gguf.hf_config import config_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_GLOBAL = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_IN_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+# Not a weight: the config holds what it says.
+_IN_CONFIG = ("rope_freqs.weight",)
+
+
+def hf_name(name: str) -> str:
+    """``blk.3.attn_q.weight`` -> ``model.layers.3.self_attn.q_proj.weight``. Raises UsageError for an unknown name."""
+    if (match := _LAYER.fullmatch(name)) and match[2] in _IN_LAYER:
+        return f"model.layers.{match[1]}.{_IN_LAYER[match[2]]}.{match[3]}"
+    stem, _, kind = name.rpartition(".")
+    if stem in _GLOBAL and kind == "weight":
+        return f"{_GLOBAL[stem]}.{kind}"
+    raise UsageError(f"GGUF tensor {name!r} has no place in this decoder family")
+
+
+def unpermute(rows: Tensor, num_heads: int) -> Tensor:
+    """Undoes the interleaving of every head's two halves: rows [num_heads · head_dim, …] in, the same shape out.
+
+    A permutation of whole rows, so it may be applied to packed bytes as well.
+    """
+    pairs = rows.reshape(num_heads, rows.shape[0] // num_heads // 2, 2, *rows.shape[1:])
+    return pairs.transpose(1, 2).reshape(rows.shape)
+
+
+def read_tensor(file: GGUFFile, info: TensorInfo) -> Tensor:
+    """One tensor as the file has it (GGUF row order), dequantized to float32."""
+    import torch
+
+    from workbench.model.gguf.codecs import dequantize
+
+    block = info.block  # refuses an unsupported type by the tensor's name, before anything is read
+    raw = torch.frombuffer(file.bytes_of(info), dtype=torch.uint8)
+    return dequantize(raw, block.name, info.shape)
+
+
+def iter_tensors(path: str | Path) -> Iterator[tuple[str, Tensor]]:
+    """Every weight of the file, one at a time: (Hugging Face name, float32 tensor of the Hugging Face shape).
+
+    A tied head is not repeated. Raises as `read_config` does, and UsageError for a tensor of an unknown name or of an
+    unsupported storage type.
+    """
+    file = GGUFFile(path)
+    config = config_of(file)
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    interleaved = file.metadata["general.architecture"] in ("llama", "mistral")
+    for info in file.tensors.values():
+        if info.name in _IN_CONFIG:
+            continue
+        name, tensor = hf_name(info.name), read_tensor(file, info)
+        part = info.name.split(".")[-2]
+        yield name, unpermute(tensor, heads[part]) if interleaved and part in heads else tensor
