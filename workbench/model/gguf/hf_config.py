@@ -62,9 +62,8 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
     # Only in llama files is the rotated part known to be the whole head.
     head_dim = own.get("attention.key_length") or (own.get("rope.dimension_count") if arch == "llama" else None)
     head_dim = int(head_dim or config["hidden_size"] // heads)
-    architecture, model_type = ARCHITECTURES[
-        "mistral" if own.get("attention.sliding_window") and arch == "llama" else arch
-    ]
+    window = own.get("attention.sliding_window")
+    architecture, model_type = ARCHITECTURES["mistral" if window and arch == "llama" else arch]
     config |= {
         "architectures": [architecture],
         "model_type": model_type,
@@ -128,12 +127,9 @@ def _llama3_scaling(file: GGUFFile, theta: float, head_dim: int) -> dict[str, An
         "original_max_position_embeddings": 8192,
     }
     expected = llama3_divisors(scaling, theta, head_dim)
-    if len(expected) != len(divisors) or any(
-        not math.isclose(a, b, rel_tol=1e-3) for a, b in zip(expected, divisors, strict=True)
-    ):
-        raise UsageError(
-            f"{file.path}: rope_freqs.weight does not follow the llama3 rule with factor {scaling['factor']}"
-        )
+    same = len(expected) == len(divisors) and all(map(partial(math.isclose, rel_tol=1e-3), expected, divisors))
+    if not same:
+        raise UsageError(f"{file.path}: rope_freqs.weight does not follow the llama3 rule, factor {scaling['factor']}")
     return scaling
 
 

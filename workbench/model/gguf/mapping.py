@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 from workbench.errors import UsageError
 from workbench.gguf_file import GGUFFile, TensorInfo
-from workbench.model.gguf.hf_config import config_of
+from workbench.model.gguf.hf_config import config_of, read_config
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+__all__ = ["hf_name", "iter_tensors", "read_config", "read_tensor", "unpermute"]
 
 _GLOBAL = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _IN_LAYER = {
