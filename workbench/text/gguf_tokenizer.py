@@ -1,6 +1,6 @@
 """A byte-level BPE tokenizer built from what a GGUF file says: tokens, merges, token types and a pre-tokenizer's name.
 
-The name (``tokenizer.ggml.pre``) stands for the rule that cuts text into words before merging. It must be known exactly,
+The name (``tokenizer.ggml.pre``) stands for the rule that cuts text into words before merging. It must be known well,
 for a near miss gives other ids only now and then: plain GPT-2 splitting differs from SmolLM's only where digits meet.
 Sources of the rules: the published tokenizers of the models, llama.cpp's ``llama-vocab.cpp``.
 """
