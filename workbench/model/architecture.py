@@ -1,4 +1,4 @@
-"""What distinguishes one decoder family from another, as data: a table of traits and the parts only some models have."""
+"""What tells one decoder family from another, as data: a table of traits and the parts only some models have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values are rebuilt from one small latent."""
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values rebuilt from one small latent."""
 
     kv_lora_rank: int
     """Width of the latent that is cached in place of keys and values."""
@@ -59,7 +59,7 @@ class Family:
     biased: bool = False
     """What an absent bias key means."""
     qk_norm: str = "none"
-    """``none``, ``head`` (one weight of head_dim, shared by the heads) or ``row`` (a weight for every head's channels)."""
+    """``none``, ``head`` (a weight of head_dim, shared by the heads) or ``row`` (a weight over all heads)."""
     gated_mlp: bool = True
     norms_per_layer: int = 2
     norm_bias: bool = False
@@ -69,8 +69,8 @@ class Family:
     head_dim: int | None = None
     """What an absent ``head_dim`` means; None = hidden_size ÷ num_heads."""
     sliding: str = "layer_types"
-    """How layers with a window are named: ``never``, ``all`` (if sliding_window is set), ``max_window_layers`` (from that
-    layer on, if use_sliding_window; overridden by layer_types) or ``layer_types``."""
+    """How layers with a window are named: ``never``, ``all`` (if sliding_window is set), ``max_window_layers`` (from
+    that layer on; overridden by layer_types) or ``layer_types``."""
     sliding_pattern: int = 0
     """Where layer_types is absent: every n-th layer sees everything, the others slide; 0 = none slides."""
     window_opt_in: bool = False
@@ -82,7 +82,9 @@ FAMILIES: dict[str, Family] = {
     "llama": Family(qkv_bias=None, o_bias=None, mlp_bias=None, sliding="never"),
     "mistral": Family(sliding="all"),
     "qwen2": Family(qkv_bias=True, sliding="max_window_layers", window_opt_in=True),
-    "qwen3": Family(qkv_bias=None, o_bias=None, qk_norm="head", head_dim=128, sliding="max_window_layers", window_opt_in=True),
+    "qwen3": Family(
+        qkv_bias=None, o_bias=None, qk_norm="head", head_dim=128, sliding="max_window_layers", window_opt_in=True
+    ),
     "qwen2_moe": Family(qkv_bias=None, biased=True, window_opt_in=True),
     "qwen3_moe": Family(qkv_bias=None, o_bias=None, qk_norm="head", sliding="all", window_opt_in=True),
     "mixtral": Family(sliding="all", rope_theta=1e6),
@@ -94,15 +96,34 @@ FAMILIES: dict[str, Family] = {
     "olmo2": Family(qkv_bias=None, o_bias=None, qk_norm="row", sliding="never"),
     "gemma": Family(qkv_bias=None, o_bias=None, tied=True, head_dim=256, sliding="never"),
     "gemma2": Family(qkv_bias=None, o_bias=None, norms_per_layer=4, tied=True, head_dim=256, sliding_pattern=2),
-    "gemma3_text": Family(qkv_bias=None, o_bias=None, qk_norm="head", norms_per_layer=4, tied=True, head_dim=256, sliding_pattern=6),
-    "starcoder2": Family(qkv_bias=None, o_bias=None, mlp_bias=None, biased=True, gated_mlp=False, norm_bias=True, tied=True, sliding="all"),
+    "gemma3_text": Family(
+        qkv_bias=None, o_bias=None, qk_norm="head", norms_per_layer=4, tied=True, head_dim=256, sliding_pattern=6
+    ),
+    "starcoder2": Family(
+        qkv_bias=None,
+        o_bias=None,
+        mlp_bias=None,
+        biased=True,
+        gated_mlp=False,
+        norm_bias=True,
+        tied=True,
+        sliding="all",
+    ),
     "gpt2": Family(
-        qkv_bias=True, o_bias=True, mlp_bias=True, gated_mlp=False, norm_bias=True, learned_positions=True, tied=True,
+        qkv_bias=True,
+        o_bias=True,
+        mlp_bias=True,
+        gated_mlp=False,
+        norm_bias=True,
+        learned_positions=True,
+        tied=True,
         sliding="never",
     ),
-    "gpt_neox": Family(qkv_bias=None, o_bias=None, biased=True, mlp_bias=True, gated_mlp=False, norm_bias=True, sliding="never"),
+    "gpt_neox": Family(
+        qkv_bias=None, o_bias=None, biased=True, mlp_bias=True, gated_mlp=False, norm_bias=True, sliding="never"
+    ),
 }
-"""Families whose parameters are counted exactly (tests compare each with transformers). Others are estimated as Llama-like."""
+"""Families whose parameters are counted exactly (each tested against transformers). Others are taken as Llama-like."""
 
 RUNNABLE = ("llama", "mistral", "qwen2", "qwen3")
 """Families the decoder runs. SmolLM2 and Llama 2/3 call themselves ``llama``, Qwen2.5 ``qwen2``."""

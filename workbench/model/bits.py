@@ -1,7 +1,7 @@
-"""Bits that one stored number takes, by the name of its format. Block formats count their scales, so bits are fractional.
+"""Bits that one stored number takes, by the name of its format. Block formats include their scales, hence fractions.
 
-No torch: the name alone is enough. Sources: the safetensors names, the GGUF block layouts (bytes of a block × 8 ÷ numbers
-in it), OCP MX 1.0 (32 numbers share one 8-bit scale) and NVFP4 (16 numbers share one FP8 scale).
+No torch: the name alone is enough. Sources: the safetensors names, the GGUF block layouts (bytes of a block × 8 ÷
+numbers in it), OCP MX 1.0 (32 numbers share one 8-bit scale) and NVFP4 (16 numbers share one FP8 scale).
 """
 
 from __future__ import annotations
@@ -31,7 +31,14 @@ BITS: dict[str, float] = {
     "q6_k": 210 * 8 / 256,
 }
 
-_SHORT = {"fp32": "float32", "f32": "float32", "fp16": "float16", "f16": "float16", "half": "float16", "bf16": "bfloat16"}
+_SHORT = {
+    "fp32": "float32",
+    "f32": "float32",
+    "fp16": "float16",
+    "f16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+}
 _SHORT |= {"fp8": "fp8_e4m3", "float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2"}
 
 
@@ -44,7 +51,7 @@ def bits_of(dtype: str | float) -> float:
         name = dtype.removeprefix("torch.").lower()
         name = _SHORT.get(name, name)
         if name not in BITS:
-            raise UsageError(f"dtype {dtype!r} is not known; choose from {', '.join(BITS)}, or give the bits as a number")
+            raise UsageError(f"dtype {dtype!r} is not known; choose from {', '.join(BITS)} or give a number of bits")
         return float(BITS[name])
     if not dtype > 0:
         raise UsageError(f"{dtype!r} bits per number must be above 0")

@@ -152,7 +152,7 @@ class ModelConfig:
         return self.parameters().total
 
     def parameters(self) -> ParameterCount:
-        """Parameters by part, as transformers builds the model (buffers and extra prediction layers are not counted)."""
+        """Parameters by part, as transformers builds the model (without buffers and extra prediction layers)."""
         family, hidden = self._family, self.hidden_size
         norm = hidden * (2 if family.norm_bias else 1)
         norms = (family.norms_per_layer * self.num_layers + 1) * norm + self.num_layers * self._inner_norms()
@@ -168,7 +168,7 @@ class ModelConfig:
         )
 
     def weight_bytes(self, dtype: str | float | None = None) -> int:
-        """Bytes of all parameters, stored alike. ``dtype``: a name or bits per number (4.5); default: the config's own."""
+        """Bytes of all parameters, stored alike. ``dtype``: a name or bits per number; default: the config's own."""
         return math.ceil(self.num_parameters * bits_of(self.dtype if dtype is None else dtype) / 8)
 
     def kv_bytes_per_token(self, dtype: str | float | None = None) -> int:
@@ -187,8 +187,8 @@ class ModelConfig:
         """Arithmetic to compute one token that sees ``context`` tokens, itself included.
 
         2 for each weight it is multiplied with (attention, active MLP, router, head: one multiply, one add), and
-        4 × heads × head_dim for each token seen in each layer (scores, then the weighted sum). Left out, as is the custom:
-        norms, rotation, softmax, biases, the embedding lookup. Latent attention is counted with keys and values rebuilt.
+        4 × heads × head_dim for each token seen in each layer (scores, then the weighted sum). Left out, as is the
+        custom: norms, rotation, softmax, biases, the embedding lookup. Latent attention: keys and values rebuilt.
         """
         weights = self.num_layers * self._attention_weights() + self._mlp_totals(with_bias=False)[1]
         weights += self.vocab_size * self.hidden_size

@@ -1,8 +1,8 @@
 """Reads the keys of a Hugging Face ``config.json`` into the fields of `ModelConfig`.
 
 Two generations of keys are accepted: transformers 4 (``rope_theta``, ``rope_scaling``, ``torch_dtype``) and 5
-(``rope_parameters``, ``dtype``), and the older names of GPT-2 (``n_embd`` …). Configs of models that also see or hear keep
-the decoder's own keys one level down (``text_config``); that part is read.
+(``rope_parameters``, ``dtype``), and the older names of GPT-2 (``n_embd`` …). Configs of models that also see or hear
+keep the decoder's own keys one level down (``text_config``); that part is read.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _first(hf: dict[str, Any], *keys: str) -> Any:
 def _size(hf: dict[str, Any], name: str) -> int:
     value = _first(hf, *_NAMES[name])
     if value is None:
-        raise UsageError(f"config.json has no {_NAMES[name][0]!r}: it does not describe a decoder this version can read")
+        raise UsageError(f"config.json has no {_NAMES[name][0]!r}: it describes no decoder that can be read here")
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise UsageError(f"config.json: {_NAMES[name][0]}={value!r} must be a whole number above 0")
     return value
@@ -164,6 +164,7 @@ def _experts(hf: dict[str, Any], layers: int) -> Experts | None:
         shared_intermediate_size=shared,
         shared_gate="shared_expert_intermediate_size" in hf,
         sparse_layers=tuple(
-            layer >= dense_first and layer not in dense_layers and (layer + offset) % step == 0 for layer in range(layers)
+            layer >= dense_first and layer not in dense_layers and (layer + offset) % step == 0
+            for layer in range(layers)
         ),
     )

@@ -1,7 +1,7 @@
 """Rotary position embeddings: the angles, computed once for every position.
 
-Pair ``i`` of a head's channels turns by ``position × base^(-2i / head_dim)``. The two channels of a pair lie half a head
-apart (``x1 = x[: d/2]``, ``x2 = x[d/2 :]``), so ``out1 = x1·cos − x2·sin`` and ``out2 = x2·cos + x1·sin``.
+Pair ``i`` of a head's channels turns by ``position × base^(-2i / head_dim)``. The two channels of a pair lie half a
+head apart (``x1 = x[: d/2]``, ``x2 = x[d/2 :]``), so ``out1 = x1·cos − x2·sin`` and ``out2 = x2·cos + x1·sin``.
 Sources: RoFormer (arXiv 2104.09864); the stretching of Llama 3.1 as published with its weights.
 """
 
@@ -27,7 +27,7 @@ def inverse_frequencies(config: ModelConfig, device: torch.device | str = "cpu")
         return frequencies / scaling.factor
     if scaling.kind == "llama3":
         return _llama3(frequencies, scaling)
-    raise UsageError(f"rope scaling {scaling.kind!r} is not supported; this version computes default, linear and llama3")
+    raise UsageError(f"rope scaling {scaling.kind!r} is not supported; choose from default, linear, llama3")
 
 
 def rope_table(
@@ -40,7 +40,7 @@ def rope_table(
 
 
 def _llama3(frequencies: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
-    """Slow turns are divided by ``factor``, fast ones kept, those between blended by how often they fit the old context."""
+    """Slow turns are divided by ``factor``, fast ones kept, those between blended by turns in the old context."""
     turns = scaling.original_max_position_embeddings / (2 * math.pi / frequencies)
     kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     kept = kept.clamp(0.0, 1.0)

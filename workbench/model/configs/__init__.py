@@ -19,7 +19,7 @@ def shipped_names() -> list[str]:
 
 
 def shipped_config(name: str) -> dict[str, Any]:
-    """The parsed ``config.json`` of a shipped model. Raises UsageError listing the names if ``name`` is none of them."""
+    """The parsed ``config.json`` of a shipped model. Raises UsageError listing the names if it is none of them."""
     if name not in shipped_names():
         raise UsageError(f"no configuration is shipped for {name!r}; there are {', '.join(shipped_names())}")
     text = resources.files(__name__).joinpath(f"{name}.json").read_text(encoding="utf-8")

@@ -19,10 +19,10 @@ def dummy_weights(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields every tensor of `expected_tensors`, one at a time, already in its final dtype and place.
 
-    Matrices are normal with deviation 1 / sqrt(columns), so a normalised input gives outputs of about unit size whatever
-    the width; norms are 1; biases are small. A tensor depends on ``seed`` and its name only (and on the kind of device,
-    whose random numbers differ); another dtype gives the same numbers, rounded. Raises UsageError for a model that
-    the decoder cannot run.
+    Matrices are normal with deviation 1 / sqrt(columns), so a normalised input gives outputs of about unit size
+    whatever the width; norms are 1; biases are small. A tensor depends on ``seed`` and its name only (and on the
+    kind of device, whose random numbers differ); another dtype gives the same numbers, rounded. Raises UsageError for
+    a model that the decoder cannot run.
     """
     for name, shape in expected_tensors(config).items():
         if name.endswith("norm.weight"):

@@ -54,9 +54,7 @@ def is_buffer(name: str) -> bool:
     return name.endswith("rotary_emb.inv_freq")
 
 
-def check_tensors(
-    expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]], source: str
-) -> None:
+def check_tensors(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]], source: str) -> None:
     """Raises one WorkbenchError that names everything missing, unexpected or of another shape (first few of each)."""
     problems = []
     missing = [name for name in expected if name not in found]

@@ -38,8 +38,7 @@ def read_model_config(source: Path | str, load_format: str = "auto") -> ModelCon
     """
     path = Path(source)
     if path.is_file() and path.suffix.lower() == ".gguf":
-        # Loaded only when needed: reading GGUF pulls in its own decoders.
-        from workbench.model.gguf.mapping import read_config
+        from workbench.model.gguf.hf_config import read_config
 
         return ModelConfig.from_dict(read_config(path))
     if path.exists():
@@ -93,10 +92,11 @@ def _read(source: Path, chosen: str) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _drop_copied_head(loaded: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]], source: str) -> None:
-    """Some checkpoints store the tied head once more. An identical copy is dropped; another one would be ignored silently."""
+    """Some checkpoints store the tied head once more. An identical copy is dropped, another one refused."""
     embedding = loaded.get(EMBEDDING)
     if embedding is not None and not torch.equal(embedding, loaded[HEAD]):
         raise WorkbenchError(
-            f"{source} ties its head to the embedding (tie_word_embeddings) but stores another {HEAD}: one of them is wrong"
+            f"{source} ties its head to the embedding (tie_word_embeddings) but stores another {HEAD}: "
+            "one of the two is wrong"
         )
     del loaded[HEAD], shapes[HEAD]
