@@ -36,12 +36,10 @@ def test_tables_of_shipped_models_equal_transformers_to_the_bit(name: str) -> No
     cos, sin = theirs(config, {"rope_theta": raw["rope_theta"], **scaling}, length)
     ours_cos, ours_sin = rope_table(config, length)
     assert ours_cos.dtype == torch.float32 and ours_cos.shape == (length, config.head_dim // 2)
-    # The blended frequencies of llama3 are computed in another order: equal to rounding, which positions multiply.
-    exact = config.rope_scaling is None
     for ours, full in ((ours_cos, cos), (ours_sin, sin)):
+        # Theirs holds every angle twice, once for each half of the head.
         assert torch.equal(full[:, : config.head_dim // 2], full[:, config.head_dim // 2 :])
-        tolerance = 0.0 if exact else length * 2**-23
-        torch.testing.assert_close(ours, full[:, : config.head_dim // 2], rtol=0, atol=tolerance)
+        assert torch.equal(ours, full[:, : config.head_dim // 2])
 
 
 @pytest.mark.parametrize(
@@ -69,7 +67,7 @@ def test_scaled_tables_equal_transformers(scaling: dict[str, Any]) -> None:
     config = ModelConfig.from_dict({**shipped_config("llama-2-7b"), "rope_scaling": scaling})
     cos, sin = theirs(config, {"rope_theta": config.rope_theta, **scaling}, 300)
     for ours, full in zip(rope_table(config, 300), (cos, sin), strict=True):
-        torch.testing.assert_close(ours, full[:, : config.head_dim // 2], rtol=0, atol=300 * 2**-23)
+        assert torch.equal(ours, full[:, : config.head_dim // 2])
     plain, _ = rope_table(replace(config, rope_scaling=None), 300)
     assert not torch.allclose(plain, rope_table(config, 300)[0], atol=1e-2)
 
