@@ -87,9 +87,10 @@ install() {
   : >$log
   # torch first and alone: what it is decides whether Triton is pinned.
   pip_install "torch (the largest download)" -c .ci/constraints-cuda.txt torch
-  local kind=cuda
-  if "$venv/bin/python" -c 'import sys, torch; sys.exit(torch.version.cuda is not None)' 2>>"$log"; then kind=cpu; fi
-  say "torch $("$venv/bin/python" -c 'import torch; print(torch.__version__)'), a $kind build"
+  local kind
+  kind=$("$venv/bin/python" -c 'import torch; print("cpu" if torch.version.cuda is None else "cuda")' 2>>"$log") ||
+    die "torch was installed but cannot be imported: $(tail -n 1 "$log") (log: $log)"
+  say "torch is a $kind build: $([ "$kind" = cpu ] && echo "Triton is pinned to the tested interpreter" || echo "its own Triton stays")"
   pip_install "the project and its tools" -c .ci/constraints.txt -c ".ci/constraints-$kind.txt" -e ".[$extras]"
   fingerprint >>"$stamp.new"
   mv "$stamp.new" $stamp

@@ -1,7 +1,7 @@
 """What all tests share: the `proof` fixture and its table, and Chromium for the browser tests.
 
 `proof.report("40 prompts equal transformers", "40/40")` adds a row; the run ends with one table of all rows, so that a
-long demonstration leaves figures behind and not only a dot. Any test may report; `make proof` runs those marked `proof`.
+long demonstration leaves figures behind and not only a dot. Any test may report; `make proof` runs those so marked.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The doctor: is everything here that the course needs, and what to do where it is not.
 
-Every check is a small function that states a value and, where it is not what it should be, a remedy in words. The doctor
+Every check is a small function that states a value and, where it is not what it should be, a remedy in words. It all
 runs on a bare Python too: torch may be missing, and what could crash or hang runs in a process of its own. An essential
 check that fails makes the doctor fail; the others are warnings.
 """
@@ -24,6 +24,7 @@ from typing import Any
 
 from workbench.config import DEFAULT_MODEL
 from workbench.errors import WorkbenchError
+from workbench.machine import cpu_name, free_memory, num_cpus
 
 TESTED_PYTHON = (3, 11)
 NEWEST_PYTHON = (3, 13)
@@ -118,11 +119,11 @@ def _triton(cuda: bool) -> Check:
 
 def _device(torch: Any, cuda: bool) -> Check:
     wanted = os.environ.get("WORKBENCH_DEVICE", "auto")
-    cores = _cores()
+    cores = num_cpus()
     if cuda:
         name = torch.cuda.get_device_name(0)
         return Check("device", True, True, f"cuda: {name}, {torch.cuda.device_count()} visible; {cores} CPU cores")
-    text = f"cpu: {platform.processor() or platform.machine()}, {cores} cores"
+    text = f"cpu: {cpu_name()}, {cores} cores"
     if wanted == "cuda":
         remedy = "unset WORKBENCH_DEVICE, or use a machine and a torch build with CUDA"
         return Check("device", False, True, f"WORKBENCH_DEVICE=cuda, but torch sees none; {text}", remedy)
@@ -174,9 +175,7 @@ def _compiler(cuda: bool) -> Check:
 
 
 def _memory() -> Check:
-    free = free_memory_bytes()
-    if free is None:
-        return Check("memory", True, False, "free memory cannot be read on this system")
+    free = free_memory()
     text = f"{free / GIB:.1f} GiB free"
     if free < GIB:
         return Check("memory", False, True, text, "close other programs: the default model needs about 1 GiB")
@@ -256,22 +255,6 @@ def _canary(torch: Any, cuda: bool) -> Check:
 # -- looking at the machine -------------------------------------------------------------------------------------------
 
 
-def free_memory_bytes() -> int | None:
-    """Bytes this process may still take: the system's available memory, or what a container's limit leaves of it."""
-    free: int | None = None
-    try:
-        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"), re.MULTILINE)
-        free = int(found[1]) * 1024 if found else None
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
-        if limit != "max":
-            left = max(0, int(limit) - used)
-            free = left if free is None else min(free, left)
-    except (OSError, ValueError):
-        pass  # no Linux, or no container: what was read so far stands
-    return free
-
-
 def _safely(name: str, essential: bool, check: Callable[[], Check]) -> Check:
     try:
         return check()
@@ -308,10 +291,6 @@ def _version(distribution: str) -> str | None:
 def _numbers(version: str) -> tuple[int, ...]:
     """'2.13.0+cpu' → (2, 13, 0)."""
     return tuple(int(part) for part in re.findall(r"\d+", version.split("+")[0])[:3])
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _which(*names: str | None) -> str | None:

@@ -1,1 +1,1 @@
-"""Triton kernels: compiled on a GPU, interpreted elsewhere. Importing this package imports neither triton nor torch."""
+"""Triton kernels: compiled on a GPU, interpreted elsewhere. Importing this package does not import triton."""
