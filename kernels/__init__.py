@@ -1,0 +1,76 @@
+"""The operations of a transformer step, each by several makers under one signature.
+
+``reference`` is plain PyTorch and *is* the definition; the others must agree with it under the same tests. Every
+operation takes ``maker="auto"|"reference"|"triton"|"cpu"``; ``auto`` takes the fastest maker there is for the device of
+its tensors. This package imports nothing of ``workbench``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernels import reference
+
+MAKERS = ("reference", "triton", "cpu")
+_OPERATIONS: dict[str, dict[str, Callable[..., Any]]] = {
+    "rms_norm": {"reference": reference.rms_norm},
+    "rotary_embedding": {"reference": reference.rotary_embedding},
+    "silu_mul": {"reference": reference.silu_mul},
+    "write_kv": {"reference": reference.write_kv},
+    "paged_attention": {"reference": reference.paged_attention},
+}
+
+
+def available(op: str) -> list[str]:
+    """The makers of an operation. Raises ValueError for an unknown one."""
+    if op not in _OPERATIONS:
+        raise ValueError(f"unknown operation {op!r}; there are {', '.join(_OPERATIONS)}")
+    return list(_OPERATIONS[op])
+
+
+def _maker(op: str, maker: str) -> Callable[..., Any]:
+    made = _OPERATIONS[op]
+    if maker == "auto":
+        return made["reference"]
+    if maker not in made:
+        known = "is not built for it yet" if maker in MAKERS else f"is no maker; makers are auto, {', '.join(MAKERS)}"
+        raise ValueError(f"{op}: maker {maker!r} {known}; there is {', '.join(made)}")
+    return made[maker]
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, maker: str = "auto") -> torch.Tensor:
+    """See `kernels.reference.rms_norm`."""
+    return _maker("rms_norm", maker)(x, weight, eps)
+
+
+def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, maker: str = "auto") -> None:
+    """See `kernels.reference.rotary_embedding`."""
+    _maker("rotary_embedding", maker)(x, cos, sin)
+
+
+def silu_mul(gate_up: torch.Tensor, *, maker: str = "auto") -> torch.Tensor:
+    """See `kernels.reference.silu_mul`."""
+    return _maker("silu_mul", maker)(gate_up)
+
+
+def write_kv(kv: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor, *, maker: str = "auto") -> None:
+    """See `kernels.reference.write_kv`."""
+    _maker("write_kv", maker)(kv, cache, slots)
+
+
+def paged_attention(
+    q: torch.Tensor,
+    cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    query_start: list[int],
+    seq_lens: list[int],
+    *,
+    scale: float,
+    window: int | None = None,
+    maker: str = "auto",
+) -> torch.Tensor:
+    """See `kernels.reference.paged_attention`."""
+    return _maker("paged_attention", maker)(q, cache, block_tables, query_start, seq_lens, scale=scale, window=window)

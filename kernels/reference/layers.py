@@ -1,0 +1,29 @@
+"""The small operations between the matrix products."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """``x / sqrt(mean(x²) + eps) · weight`` over the last dimension (Zhang and Sennrich 2019). x ``[…, d]``, weight ``[d]``."""
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+    """Rotates the heads of ``x`` in place (RoPE, Su et al. 2021, in the half-split layout of Llama checkpoints).
+
+    x ``[num_tokens, num_heads, head_dim]``; cos, sin ``[num_tokens, head_dim // 2]`` float32, by each token's position.
+    Dimension i and i + head_dim/2 form a pair that is turned by the angle of that position.
+    """
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    x.copy_(rotated)
+
+
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """SwiGLU's middle: ``silu(gate) · up`` (Shazeer 2020). gate_up ``[num_tokens, 2 · d]``, gate first; returns ``[…, d]``."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up

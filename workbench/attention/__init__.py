@@ -1,0 +1,1 @@
+"""Attention behind one interface, and the choice of who computes it."""

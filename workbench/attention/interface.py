@@ -1,0 +1,34 @@
+"""The batch that attention sees, and what a backend must do with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+
+@dataclass(slots=True)
+class AttentionBatch:
+    """One step's requests, flattened: the tokens of all of them stand one after the other."""
+
+    query_start: list[int]
+    """``[batch + 1]``: request b owns the tokens ``query_start[b] … query_start[b + 1]``."""
+    seq_lens: list[int]
+    """``[batch]``: tokens of each request in the cache once this step's are written; its queries are the last ones."""
+    block_tables: torch.Tensor
+    """``[batch, max_blocks]`` int64, short tables padded with the request's own first block."""
+    block_size: int
+
+
+class AttentionBackend(Protocol):
+    """Computes paged, causal, variable-length attention as `kernels.reference.paged_attention` defines it."""
+
+    name: str
+
+    def prepare(self, batch: AttentionBatch, window: int | None, dtype: torch.dtype) -> Any:
+        """What does not change from layer to layer, worked out once a step for each window the model has."""
+
+    def attend(self, q: torch.Tensor, cache: torch.Tensor, prepared: Any, scale: float) -> torch.Tensor:
+        """q ``[num_tokens, num_heads, head_dim]`` against one layer's cache
+        ``[num_blocks, block_size, 2, num_kv_heads, head_dim]``; returns the shape of q."""

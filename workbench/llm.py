@@ -1,0 +1,246 @@
+"""LLM: the offline face. Loads a model, builds an engine around it, and turns prompts into answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from workbench.attention.registry import attention_backend
+from workbench.config import EngineConfig, from_options
+from workbench.engine.clock import Clock, WallClock
+from workbench.engine.engine import Engine
+from workbench.engine.request import Request
+from workbench.errors import UsageError
+from workbench.machine import free_memory
+from workbench.model import store
+from workbench.model.config import ModelConfig
+from workbench.model.configs import shipped_names
+from workbench.model.cost import StepCost
+from workbench.model.decoder import Decoder
+from workbench.model.kv_cache import KVCache
+from workbench.model.runner import ModelRunner
+from workbench.model.weights import load_weights, read_model_config
+from workbench.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from workbench.sampling_params import SamplingParams
+from workbench.sizing import cpu_pool_bytes, resolve_max_model_len, resolve_num_kv_blocks
+from workbench.text.detokenizer import Detokenizer
+from workbench.text.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+Messages = Sequence[Mapping[str, str]]
+
+
+class LLM:
+    """A model and the engine that serves it.
+
+    ``LLM(model="smollm2-135m", **options)`` or ``LLM(EngineConfig(...))``. Raises UsageError for options that are wrong or
+    not supported and WorkbenchError when the model is not here or is damaged.
+    """
+
+    def __init__(
+        self, config: EngineConfig | None = None, *, clock: Clock | None = None, weights: Any = None, **options: Any
+    ) -> None:
+        """``weights``: tensors by Hugging Face name to use in place of the checkpoint's; the mapping is emptied."""
+        if config is not None and not isinstance(config, EngineConfig):
+            raise UsageError(f"LLM takes an EngineConfig or keyword options such as model=…, not {config!r}")
+        if config is not None and options:
+            raise UsageError(f"give an EngineConfig or options, not both; put {', '.join(options)} into the config")
+        config = config or from_options(options)
+        if config.num_threads is not None:
+            torch.set_num_threads(config.num_threads)
+        device = _device(config.device)
+        source = _source(config)
+        self.model_config: ModelConfig = read_model_config(source, config.load_format)
+        self.model_config.require_supported()
+        dtype = _dtype(config.dtype, self.model_config.dtype, device)
+        max_model_len = resolve_max_model_len(config, self.model_config.max_position_embeddings)
+        self.tokenizer = _tokenizer(config, source)
+        if weights is None:
+            path = source if isinstance(source, Path) else None
+            weights = load_weights(self.model_config, path, config.load_format, dtype, device, config.seed)
+        decoder = Decoder(self.model_config, weights, attention_backend(config.attention_backend), max_model_len)
+        kv_bytes = self.model_config.kv_bytes_per_token(str(dtype).removeprefix("torch."))
+        self.config = config.replace(
+            max_model_len=max_model_len,
+            num_kv_blocks=resolve_num_kv_blocks(config, max_model_len, kv_bytes, _pool_bytes(config, device)),
+            kv_cache_memory_bytes=None,
+        )
+        assert self.config.num_kv_blocks is not None
+        cache = KVCache(self.model_config, self.config.num_kv_blocks, config.block_size, dtype, device)
+        clock = clock or WallClock()
+        weight_bytes = self.model_config.weight_bytes(str(dtype).removeprefix("torch."))
+        self.runner = ModelRunner(decoder, cache, StepCost(self.model_config, weight_bytes, kv_bytes), clock.now)
+        self.engine = Engine(
+            self.config,
+            self.runner,
+            clock=clock,
+            eos_token_ids=self.tokenizer.eos_token_ids if self.tokenizer else self.model_config.eos_token_ids,
+            vocab_size=self.model_config.vocab_size,
+            tokenize=self.tokenizer.encode if self.tokenizer else None,
+        )
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Answers prompts, each text or token ids; one `SamplingParams` for all or one for each.
+
+        Results stand in the order of the prompts. Every prompt is checked before the first step runs. An interrupt
+        (Ctrl-C) aborts the prompts of this call and leaves the engine empty of them.
+        """
+        listed = _listed(prompts)
+        params = _spread(sampling_params, len(listed))
+        requests: list[Request] = []
+        try:
+            for prompt, one in zip(listed, params, strict=True):
+                requests.append(self._add(prompt, one))
+            self._run(requests, use_tqdm)
+        except BaseException:
+            for request in requests:
+                self.engine.abort(request.request_id)
+            raise
+        return [self._output(request) for request in requests]
+
+    def chat(
+        self,
+        messages: Messages | Sequence[Messages],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Answers one conversation or several, laid out by the model's chat template.
+
+        A conversation is a list of ``{"role": …, "content": …}``.
+        """
+        conversations: Sequence[Any] = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        return self.generate([self._chat_prompt(talk) for talk in conversations], sampling_params, use_tqdm)
+
+    def stream(
+        self, prompt_or_messages: Prompt | Messages, sampling_params: SamplingParams | None = None
+    ) -> Iterator[str]:
+        """The answer to one prompt or conversation as pieces of text, as soon as they are certain.
+
+        Joined they are the ``text`` that `generate` returns. Closing the iterator aborts the request.
+        """
+        if self.tokenizer is None:
+            raise UsageError("stream gives text and this model came without a tokenizer: use generate with token ids")
+        prompt: Any = prompt_or_messages
+        if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
+            prompt = self._chat_prompt(prompt)
+        params = sampling_params or SamplingParams()
+        return self._pieces(prompt, params, self.tokenizer)
+
+    def _pieces(self, prompt: Prompt, params: SamplingParams, tokenizer: Tokenizer) -> Iterator[str]:
+        # The request is added here, on the first piece: an iterator that nobody starts must not leave one behind.
+        request = self._add(prompt, params)
+        detokenizer = Detokenizer(tokenizer, request.prompt_token_ids, params.skip_special_tokens)
+        deltas: list[str] = []
+
+        def on_token(owner: Request, token_id: int) -> None:
+            if owner is request:
+                deltas.append(detokenizer.push(token_id))
+
+        self.engine.token_listeners.append(on_token)
+        try:
+            while request.finish_reason is None:
+                self.engine.step()
+                yield from (delta for delta in deltas if delta)
+                deltas.clear()
+            tail = detokenizer.finish()
+            if tail:
+                yield tail
+        finally:
+            self.engine.token_listeners.remove(on_token)
+            self.engine.abort(request.request_id)
+
+    def _add(self, prompt: Prompt, params: SamplingParams) -> Request:
+        return self.engine.requests[self.engine.add_request(prompt, params)]
+
+    def _run(self, requests: list[Request], use_tqdm: bool) -> None:
+        from tqdm.auto import tqdm
+
+        with tqdm(total=len(requests), desc="requests", unit="req", disable=not use_tqdm) as progress:
+            done = tokens = 0
+            while done < len(requests):
+                trace = self.engine.step()
+                tokens += len(trace.new_tokens)
+                ended = sum(request.finish_reason is not None for request in requests) if trace.finished else done
+                if ended > done:
+                    progress.set_postfix_str(f"{tokens} tokens", refresh=False)
+                    progress.update(ended - done)
+                    done = ended
+
+    def _output(self, request: Request) -> RequestOutput:
+        token_ids = request.output_token_ids
+        text = self.tokenizer.decode(token_ids, request.params.skip_special_tokens) if self.tokenizer else ""
+        return RequestOutput(
+            request_id=request.request_id,
+            prompt_token_ids=request.prompt_token_ids,
+            outputs=[CompletionOutput(0, token_ids, text, request.finish_reason or "abort")],
+            metrics=RequestMetrics.of(request),
+            num_cached_tokens=request.num_cached_tokens,
+        )
+
+    def _chat_prompt(self, messages: Messages) -> list[int]:
+        if self.tokenizer is None:
+            raise UsageError("chat needs a tokenizer with a chat template and this model came without one")
+        return self.tokenizer.apply_chat_template([dict(message) for message in messages])
+
+
+def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def _spread(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if len(params) != count:
+        raise UsageError(f"{len(params)} SamplingParams for {count} prompts: give one for all or one for each")
+    return list(params)
+
+
+def _source(config: EngineConfig) -> Path | str:
+    """A folder or file, or the name of a shipped configuration that dummy weights are made for."""
+    if config.load_format == "dummy" and config.model in shipped_names():
+        return config.model
+    return store.locate(config.model)
+
+
+def _tokenizer(config: EngineConfig, source: Path | str) -> Tokenizer | None:
+    if config.tokenizer is not None:
+        return Tokenizer.from_source(store.locate(config.tokenizer))
+    files = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+    if isinstance(source, Path) and (source.is_file() or any((source / name).exists() for name in files)):
+        return Tokenizer.from_source(source)
+    return None
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device='cuda': torch sees no GPU here; leave it out or use device='cpu'")
+    return torch.device(name)
+
+
+def _dtype(name: str, checkpoint: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        name = "float32" if device.type == "cpu" else checkpoint
+        # Nothing is gained from 32-bit weights on a GPU, and its matrix units want 16 bits.
+        name = "bfloat16" if device.type == "cuda" and name not in ("float16", "bfloat16") else name
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def _pool_bytes(config: EngineConfig, device: torch.device) -> int:
+    if device.type == "cpu":
+        return cpu_pool_bytes(free_memory())
+    free, total = torch.cuda.mem_get_info(device)
+    return int(free - (1 - config.gpu_memory_utilization) * total)

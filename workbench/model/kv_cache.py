@@ -1,0 +1,20 @@
+"""The KV cache as tensors: one for each layer, reached by block id. Who holds which block is `workbench.kv`'s affair."""
+
+from __future__ import annotations
+
+import torch
+
+from workbench.model.config import ModelConfig
+
+
+class KVCache:
+    """``layers[i]``: ``[num_blocks, block_size, 2, num_kv_heads, head_dim]``, keys at index 0, values at 1."""
+
+    def __init__(
+        self, config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        shape = (config.num_layers, num_blocks, block_size, 2, config.num_kv_heads, config.head_dim)
+        # Zeroed memory is handed out page by page on first use, so a large pool costs nothing until it is written.
+        self.storage = torch.zeros(shape, dtype=dtype, device=device)
+        self.layers = list(self.storage.unbind(0))
+        self.block_size = block_size

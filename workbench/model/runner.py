@@ -1,0 +1,94 @@
+"""ModelRunner: turns a plan into one variable-length batch, runs the decoder once and samples. It decides nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from workbench.attention.interface import AttentionBatch
+from workbench.model.cost import StepCost
+from workbench.model.decoder import Batch, Decoder
+from workbench.model.kv_cache import KVCache
+from workbench.model.sampling import sample
+from workbench.plan import RequestView, StepPlan, StepResult
+
+class ModelRunner:
+    """Runs ``decoder`` over the paged ``cache``. Holds nothing of a request between steps."""
+
+    def __init__(
+        self, decoder: Decoder, cache: KVCache, cost: StepCost, now: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """``now``: seconds, for the phases of a step."""
+        self.decoder = decoder
+        self.cache = cache
+        self.cost = cost
+        self.now = now
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Computes every scheduled token; samples for each request that has caught up."""
+        begin = self.now()
+        batch = self._batch(
+            [(item.request, item.start, item.num_tokens) for item in plan.scheduled],
+            [item.samples for item in plan.scheduled],
+            self.cache.block_size,
+        )
+        prepared = self.now()
+        hidden = self.decoder.forward(batch, self.cache)
+        sampling = [item.request for item in plan.scheduled if item.samples]
+        logits = self.decoder.logits(hidden[batch.sampled_rows]) if sampling else None
+        self._synchronize()
+        computed = self.now()
+        sampled = iter(sample(logits, sampling).tolist() if logits is not None else ())
+        token_ids = [next(sampled) if item.samples else None for item in plan.scheduled]
+        done = self.now()
+        flops, num_bytes = self.cost.of(plan)
+        phases = {"prepare": prepared - begin, "forward": computed - prepared, "sample": done - computed}
+        return StepResult(token_ids, flops, num_bytes, phases)
+
+    @torch.inference_mode()
+    def logits(self, token_ids: list[int]) -> torch.Tensor:
+        """Logits after every token of one prompt, ``[len(token_ids), vocab_size]`` float32, through a paged cache of its
+        own; the engine's pool is not touched."""
+        block_size = self.cache.block_size
+        num_blocks = -(-len(token_ids) // block_size)
+        cache = KVCache(self.decoder.config, num_blocks, block_size, self.cache.storage.dtype, self.decoder.device)
+        prompt = _Prompt(token_ids, list(range(num_blocks)))
+        batch = self._batch([(prompt, 0, len(token_ids))], [True], block_size)
+        return self.decoder.logits(self.decoder.forward(batch, cache))
+
+    def _batch(self, items: list[tuple[RequestView | _Prompt, int, int]], samples: list[bool], block_size: int) -> Batch:
+        device = self.decoder.device
+        token_ids: list[int] = []
+        query_start = [0]
+        for request, start, num_tokens in items:
+            token_ids += request.token_ids[start : start + num_tokens]
+            query_start.append(len(token_ids))
+        width = max(len(request.block_table) for request, _, _ in items)
+        tables = torch.tensor(
+            [
+                request.block_table + request.block_table[:1] * (width - len(request.block_table))
+                for request, _, _ in items
+            ]
+        )
+        starts = torch.tensor([start for _, start, _ in items])
+        counts = torch.tensor([num_tokens for _, _, num_tokens in items])
+        owner = torch.repeat_interleave(torch.arange(len(items)), counts)
+        positions = torch.arange(len(token_ids)) - torch.tensor(query_start)[owner] + starts[owner]
+        slots = tables[owner, positions // block_size] * block_size + positions % block_size
+        rows = [end - 1 for end, wanted in zip(query_start[1:], samples, strict=True) if wanted]
+        return Batch(
+            token_ids=torch.tensor(token_ids).to(device),
+            positions=positions.to(device),
+            slots=slots.to(device),
+            attention=AttentionBatch(
+                query_start, [start + num for _, start, num in items], tables.to(device), block_size
+            ),
+            sampled_rows=torch.tensor(rows, dtype=torch.int64).to(device),
+        )
+
+    def _synchronize(self) -> None:
+        if self.decoder.device.type == "cuda":
+            torch.cuda.synchronize(self.decoder.device)
