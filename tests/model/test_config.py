@@ -110,6 +110,14 @@ KNOWN = {
 }
 
 
+@pytest.mark.parametrize("model_type", ["gpt_oss", "glm4", "phi", "falcon", "cohere2", "olmo3", "stablelm", "opt"])
+def test_families_not_known_are_estimated_and_say_so(model_type: str) -> None:
+    model = on_meta(model_type)
+    config = config_of(model)
+    assert not config.counted_exactly and config_of(on_meta("llama", **SMALL)).counted_exactly
+    assert config.num_parameters == pytest.approx(sum(p.numel() for p in model.parameters()), rel=0.02)
+
+
 @pytest.mark.parametrize("name", shipped_names())
 def test_shipped_configurations_have_the_published_size_and_run(name: str) -> None:
     config = ModelConfig.from_dict(shipped_config(name))
@@ -279,6 +287,8 @@ def test_damaged_configs_are_refused_by_name(tmp_path: Path) -> None:
         ModelConfig.from_dict({"model_type": "llama"})
     with pytest.raises(UsageError, match="num_hidden_layers='three'"):
         ModelConfig.from_dict({**shipped_config("llama-2-7b"), "num_hidden_layers": "three"})
+    with pytest.raises(UsageError, match="unexpected kind"):
+        ModelConfig.from_dict({**shipped_config("llama-2-7b"), "intermediate_size": [11008, 8192]})
     with pytest.raises(WorkbenchError, match=r"config\.json"):
         ModelConfig.from_path(tmp_path)
     (tmp_path / "config.json").write_text("{")

@@ -79,7 +79,10 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, hf: dict[str, Any]) -> ModelConfig:
         """From a parsed Hugging Face config. Raises UsageError naming a key that is missing or impossible."""
-        return cls(**read_fields(hf))
+        try:
+            return cls(**read_fields(hf))
+        except (TypeError, AttributeError) as error:
+            raise UsageError(f"config.json holds a value of an unexpected kind, not readable here: {error}") from None
 
     @classmethod
     def from_path(cls, path: str | Path) -> ModelConfig:
@@ -144,7 +147,7 @@ class ModelConfig:
 
     @property
     def counted_exactly(self) -> bool:
-        """Whether the family is known, so that parameters are exact; otherwise it is taken to be Llama-like."""
+        """Whether the family is known, so that parameters are exact; otherwise they are an estimate."""
         return self.model_type in FAMILIES
 
     @property
@@ -197,7 +200,8 @@ class ModelConfig:
 
     @property
     def _family(self) -> Family:
-        return FAMILIES.get(self.model_type, Family())
+        # Of a family that is not known: gates came with SiLU; those who kept GELU or ReLU mostly kept the plain MLP.
+        return FAMILIES.get(self.model_type) or Family(gated_mlp=self.hidden_act in ("silu", "swish"))
 
     @property
     def _query_dim(self) -> int:

@@ -20,7 +20,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "intermediate_size": ("intermediate_size", "n_inner", "ffn_dim"),
     "max_position_embeddings": ("max_position_embeddings", "n_positions", "seq_length"),
     "eps": ("rms_norm_eps", "norm_epsilon", "layer_norm_epsilon", "layer_norm_eps"),
-    "hidden_act": ("hidden_act", "hidden_activation", "activation_function"),
+    "hidden_act": ("hidden_act", "hidden_activation", "activation_function", "activation"),
     "qkv_bias": ("qkv_bias", "attention_bias", "use_bias"),
     "o_bias": ("attention_bias", "use_bias"),
     "mlp_bias": ("mlp_bias", "use_bias"),
