@@ -94,7 +94,7 @@ def make_tiny(
             elif name.endswith("bias"):
                 parameter.copy_(0.3 * drawn)
             else:
-                parameter.copy_(drawn * (0.5 if "embed" in name or "lm_head" in name else 0.2))
+                parameter.copy_(drawn * (0.25 if "embed" in name or "lm_head" in name else 0.2))
     model = model.to(dtype).eval()
     model.save_pretrained(path, max_shard_size=max_shard_size)
     return model
