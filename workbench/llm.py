@@ -52,7 +52,7 @@ class LLM:
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         device = _device(config.device)
-        source = _source(config)
+        source = model_source(config)
         self.model_config: ModelConfig = read_model_config(source, config.load_format)
         self.model_config.require_supported()
         dtype = _dtype(config.dtype, self.model_config.dtype, device)
@@ -205,7 +205,7 @@ def _spread(params: SamplingParams | Sequence[SamplingParams] | None, count: int
     return list(params)
 
 
-def _source(config: EngineConfig) -> Path | str:
+def model_source(config: EngineConfig) -> Path | str:
     """A folder or file, or the name of a shipped configuration that dummy weights are made for."""
     if config.load_format == "dummy" and config.model in shipped_names():
         return config.model

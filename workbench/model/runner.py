@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
@@ -13,6 +14,13 @@ from workbench.model.decoder import Batch, Decoder
 from workbench.model.kv_cache import KVCache
 from workbench.model.sampling import sample
 from workbench.plan import RequestView, StepPlan, StepResult
+
+class _Prompt(NamedTuple):
+    """A prompt without an engine around it."""
+
+    token_ids: list[int]
+    block_table: list[int]
+
 
 class ModelRunner:
     """Runs ``decoder`` over the paged ``cache``. Holds nothing of a request between steps."""

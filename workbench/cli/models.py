@@ -1,0 +1,50 @@
+"""``workbench model list|fetch|info`` and ``workbench doctor``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from workbench.model import store
+
+
+def list_(args: argparse.Namespace) -> None:
+    rows = store.list_models()
+    if args.json:
+        print(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        print("  ".join(f"{value}" for value in row.values() if value not in (None, "")))
+
+
+def fetch(args: argparse.Namespace) -> None:
+    name = args.name or store.DEFAULT_MODEL
+    path = store.fetch(name, say=lambda line: print(line, file=sys.stderr))
+    print(json.dumps({"name": name, "path": str(path)}) if args.json else path)
+
+
+def info(args: argparse.Namespace) -> None:
+    facts = store.info(args.name or store.DEFAULT_MODEL)
+    if args.json:
+        print(json.dumps(facts, indent=2))
+        return
+    _print(facts)
+
+
+def doctor(args: argparse.Namespace) -> int:
+    from workbench import doctor
+
+    return doctor.main(args.json)
+
+
+def _print(facts: dict[str, Any], indent: str = "") -> None:
+    width = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            print(f"{indent}{name}")
+            _print(value, indent + "  ")
+        else:
+            shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else value
+            print(f"{indent}{name:<{width}}  {shown}")

@@ -1,0 +1,1 @@
+"""Measuring: workloads, serving metrics, peers, and where a number comes from."""

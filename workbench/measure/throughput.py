@@ -1,0 +1,131 @@
+"""``bench throughput``: requests that all arrive at once, ours and a peer's in turn, medians over rounds."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+from workbench.config import EngineConfig
+from workbench.engine.trace import StepTrace
+from workbench.errors import UsageError, WorkbenchError
+from workbench.llm import LLM, model_source
+from workbench.measure.metrics import serving_metrics
+from workbench.measure.peers import TransformersPeer, transformers_model
+from workbench.measure.provenance import provenance
+from workbench.measure.workload import Workload
+from workbench.sampling_params import SamplingParams
+
+SCHEMA_VERSION = 1
+WARM_UP = ([[1, 2, 3, 4]], [4])
+
+Answers = list[list[int]]
+Serve = Callable[[list[list[int]], list[int]], Answers]
+
+
+def run(config: EngineConfig, workload: Workload, vs: str | None = None, repeats: int = 1) -> dict[str, Any]:
+    """Serves the workload ``repeats`` times and returns vLLM's keys with where they come from.
+
+    With ``vs="transformers"`` each round also runs its static-batch ``generate``, its paged ``generate_batch`` and, for
+    both sides, the first request alone (``single_stream``), one after the other in this process. ``ratios`` are our
+    output tokens per second over theirs.
+    """
+    llm = LLM(config)
+    prompts, lens, rejected = _admissible(llm, workload)
+    llm.generate(WARM_UP[0], SamplingParams(temperature=0, max_tokens=4, ignore_eos=True), use_tqdm=False)
+    peers = _peers(llm, config, vs)
+    alone = (prompts[:1], lens[:1])
+    rounds: list[dict[str, Any]] = []
+    for _ in range(repeats):
+        metrics, answers = _ours(llm, prompts, lens)
+        metrics["peers"] = {name: _theirs(serve, prompts, lens, answers) for name, serve in peers.items()}
+        if peers:
+            ours, answers = _ours(llm, *alone)
+            theirs = _theirs(peers["generate"], *alone, answers)
+            metrics["peers"]["single_stream"] = theirs | {"ours": ours["output_throughput"]}
+        rounds.append(metrics)
+    # The round whose output throughput is the median stands for all; its metrics belong together.
+    rounds.sort(key=lambda metrics: metrics["output_throughput"])
+    result = rounds[len(rounds) // 2]
+    result["rejected"] = rejected
+    by_peer = {name: [metrics["peers"][name] for metrics in rounds] for name in result["peers"]}
+    result["peers"] = {
+        name: ran[0] | {key: _median(ran, key) for key in ("output_throughput", "duration", "ours") if key in ran[0]}
+        for name, ran in by_peer.items()
+    }
+    result["ratios"] = {
+        name: statistics.median(
+            peer.get("ours", metrics["output_throughput"]) / peer["output_throughput"]
+            for metrics, peer in zip(rounds, ran, strict=True)
+        )
+        for name, ran in by_peer.items()
+    }
+    if not peers:
+        del result["peers"], result["ratios"]
+    return result | {
+        "schema_version": SCHEMA_VERSION,
+        "repeats": repeats,
+        "config": llm.config.to_dict(),
+        "workload": workload.description,
+        "provenance": provenance(llm.runner.decoder.device),
+    }
+
+
+def _admissible(llm: LLM, workload: Workload) -> tuple[list[list[int]], list[int], int]:
+    """The requests that the engine can take, and how many it cannot."""
+    prompts, lens = [], []
+    for prompt, length in zip(workload.prompts(llm.model_config.vocab_size), workload.output_lens, strict=True):
+        try:
+            llm.engine.scheduler.max_num_tokens(len(prompt), length)
+        except UsageError:
+            continue
+        prompts.append(prompt)
+        lens.append(length)
+    if not prompts:
+        raise WorkbenchError(
+            f"all {len(workload.input_lens)} requests are too long for max_model_len={llm.config.max_model_len} or the "
+            f"pool of {llm.config.num_kv_blocks} blocks: shorten them"
+        )
+    return prompts, lens, len(workload.input_lens) - len(prompts)
+
+
+def _ours(llm: LLM, prompts: list[list[int]], lens: list[int]) -> tuple[dict[str, Any], Answers]:
+    traces: list[StepTrace] = []
+    llm.engine.listeners.append(traces.append)
+    try:
+        params = [SamplingParams(temperature=0, max_tokens=length, ignore_eos=True) for length in lens]
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+    finally:
+        llm.engine.listeners.remove(traces.append)
+    return serving_metrics(traces), [output.token_ids for output in outputs]
+
+
+def _theirs(serve: Serve, prompts: list[list[int]], lens: list[int], ours: Answers) -> dict[str, Any]:
+    start = time.perf_counter()
+    answers = serve(prompts, lens)
+    duration = time.perf_counter() - start
+    tokens = sum(map(len, answers))
+    return {
+        "output_throughput": tokens / duration,
+        "duration": duration,
+        "total_output_tokens": tokens,
+        "same_answers": sum(a == b for a, b in zip(answers, ours, strict=True)),
+    }
+
+
+def _peers(llm: LLM, config: EngineConfig, vs: str | None) -> dict[str, Serve]:
+    if vs is None:
+        return {}
+    decoder = llm.runner.decoder
+    model = transformers_model(model_source(config), config.load_format, decoder.dtype, decoder.device, config.seed)
+    peer = TransformersPeer(model)
+    serves: dict[str, Serve] = {"generate": peer.generate, "generate_batch": peer.generate_batch}
+    for serve in serves.values():
+        serve(*WARM_UP)
+    return serves
+
+
+def _median(ran: list[dict[str, Any]], key: str) -> float:
+    return float(statistics.median(peer[key] for peer in ran))
