@@ -1,6 +1,6 @@
 # The environment is .venv in this folder. `make lab` and `make test` set up what is missing.
 .DEFAULT_GOAL := help
-.PHONY: help setup env lab test lint imports format slow proof gpu notebooks artifacts clean
+.PHONY: help setup env lab open test lint imports format slow proof gpu notebooks artifacts clean
 
 EXTRAS ?= dev
 PY := .venv/bin/python
@@ -17,7 +17,10 @@ env:
 	@SKIP_DOCTOR=1 .ci/setup.sh $(EXTRAS)
 
 lab: setup  ## the course in JupyterLab (without a screen: make lab ARGS=--no-browser)
-	$(PY) -m jupyterlab $(ROOT_FLAG) $(ARGS) notebooks/00_start_here.ipynb
+	@$(MAKE) --no-print-directory open
+
+open:
+	$(PY) -m jupyterlab $(ROOT_FLAG) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(ARGS)
 
 test: env lint  ## lint, the default tests, every notebook
 	$(PY) -m pytest
