@@ -113,6 +113,15 @@ class GGUFFile:
         """The tensor's stored bytes, not copied. The view keeps the mapping alive."""
         return memoryview(self._data)[info.offset : info.offset + info.num_bytes]
 
+    def stored(self) -> dict[str, dict[str, int]]:
+        """Storage type -> number of tensors and their bytes (0 for a type whose block size is not known here)."""
+        sums: dict[str, dict[str, int]] = {}
+        for info in self.tensors.values():
+            row = sums.setdefault(info.type, {"tensors": 0, "bytes": 0})
+            row["tensors"] += 1
+            row["bytes"] += info.num_bytes if info.type in BLOCK_TYPES else 0
+        return sums
+
     def _parse(self) -> None:
         if self._data[:4] != MAGIC:
             raise UsageError(f"{self.path} is not a GGUF file: it starts with {bytes(self._data[:4])!r}, not {MAGIC!r}")
@@ -176,6 +185,8 @@ class GGUFFile:
             code = _SCALARS[item_type]
             raw = self._take(length * struct.calcsize(f"<{code}"))
             return list(struct.unpack(f"<{length}{code}", raw))
+        if item_type == _STRING:
+            return self._strings(length)
         return [self._value(item_type) for _ in range(length)]
 
     def _scalar(self, code: str) -> Any:
@@ -187,6 +198,24 @@ class GGUFFile:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
             raise WorkbenchError(f"{self.path} is damaged: text before byte {self._position} is not UTF-8") from error
+
+    def _strings(self, count: int) -> list[str]:
+        """An array of texts. Vocabularies are 100 000 of them, so this loop is written for speed."""
+        data, position, size, found = self._data, self._position, len(self._data), []
+        length_at = struct.Struct("<Q").unpack_from
+        try:
+            for _ in range(count):
+                start = position + 8
+                position = start + length_at(data, position)[0]
+                if position > size:
+                    raise self._truncated(f"a text ends at byte {position}")
+                found.append(data[start:position].decode("utf-8"))
+        except struct.error:
+            raise self._truncated(f"a text starts at byte {position}") from None
+        except UnicodeDecodeError as error:
+            raise WorkbenchError(f"{self.path} is damaged: text before byte {position} is not UTF-8") from error
+        self._position = position
+        return found
 
     def _take(self, count: int) -> bytes:
         end = self._position + count

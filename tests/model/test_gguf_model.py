@@ -9,10 +9,10 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
-from gguf_files import write_gguf
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from tests.model.gguf_files import write_gguf
 from workbench.errors import UsageError, WorkbenchError
 from workbench.gguf_file import GGUFFile
 from workbench.model import store

@@ -88,6 +88,10 @@ def test_reading_never_changes_the_file(tmp_path: Path):
     assert path.read_bytes() == before
 
 
+# One key, "k", whose value is an array of texts.
+TEXTS = b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<II", 9, 8)
+
+
 @pytest.mark.parametrize(
     ("head", "error", "words"),
     [
@@ -99,6 +103,9 @@ def test_reading_never_changes_the_file(tmp_path: Path):
         (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1 << 62), WorkbenchError, "truncated"),
         (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<I", 77), WorkbenchError, "metadata type 77"),
         (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"\xff" + bytes(64), WorkbenchError, "not UTF-8"),
+        (TEXTS + struct.pack("<QQ", 1, 1) + b"\xff", WorkbenchError, "not UTF-8"),
+        (TEXTS + struct.pack("<QQ", 2, 1) + b"a", WorkbenchError, "truncated: a text starts"),
+        (TEXTS + struct.pack("<QQ", 1, 9) + b"a", WorkbenchError, "truncated: a text ends"),
     ],
 )
 def test_broken_heads(tmp_path: Path, head: bytes, error: type[Exception], words: str):
@@ -131,6 +138,7 @@ def tensor_file(
 @pytest.mark.parametrize(("type_id", "word"), [(20, "IQ4_NL"), (39, "MXFP4"), (99, "type 99")])
 def test_an_unsupported_type_is_refused_by_name_when_the_tensor_is_read(tmp_path: Path, type_id: int, word: str):
     file = GGUFFile(tensor_file(tmp_path / "t.gguf", type_id))
+    assert file.stored() == {word: {"tensors": 1, "bytes": 0}}
     with pytest.raises(UsageError, match=f"tensor w is stored as {word}, which is not supported"):
         file.bytes_of(file.tensors["w"])
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers_made import MADE, load
 
+from tests.text.tokenizers_made import MADE, load
 from workbench.model import store
 from workbench.text.detokenizer import Detokenizer
 from workbench.text.tokenizer import Tokenizer

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
-from tokenizers_made import MADE, llama_like, load, metaspace, save
 
+from tests.text.tokenizers_made import MADE, llama_like, load, metaspace, save
 from workbench.errors import UsageError, WorkbenchError
 from workbench.gguf_file import GGUFFile
 from workbench.model import store

@@ -43,7 +43,7 @@ def locate(name: str | Path) -> Path:
         name: a name of `NAMED`, a model folder, a ``.gguf`` file, or a hub id (``owner/name``) in the hub's cache.
 
     Returns:
-        A folder with a config.json, or a ``.gguf`` file.
+        A folder with a config.json (or a tokenizer.json alone, which serves as a tokenizer), or a ``.gguf`` file.
 
     Raises:
         UsageError: nothing that could be a model; names that are close are suggested.
@@ -59,7 +59,7 @@ def locate(name: str | Path) -> Path:
             raise UsageError(f"{path} is neither a .gguf file nor a model folder")
         return path
     if path.is_dir() and text:
-        if not (path / "config.json").is_file():
+        if not any((path / needed).is_file() for needed in ("config.json", "tokenizer.json")):
             raise UsageError(f"{path} is not a model folder: it has no config.json")
         return path
     if _is_hub_id(text):
@@ -128,9 +128,10 @@ def info(name: str) -> dict[str, Any]:
 
 
 def _facts(name: str, path: Path | None) -> dict[str, Any]:
+    from workbench.gguf_file import BLOCK_TYPES, GGUFFile
     from workbench.model.config import ModelConfig
     from workbench.model.configs import shipped_config
-    from workbench.model.gguf import GGUFFile, config_of
+    from workbench.model.gguf import config_of
 
     stored: dict[str, dict[str, int]] = {}
     if path is None:
@@ -139,11 +140,8 @@ def _facts(name: str, path: Path | None) -> dict[str, Any]:
         config = ModelConfig.from_path(path)
     else:
         file = GGUFFile(path)
-        config = ModelConfig.from_dict(config_of(file))
-        for tensor in file.tensors.values():
-            sums = stored.setdefault(tensor.type, {"tensors": 0, "bytes": 0})
-            sums["tensors"] += 1
-            sums["bytes"] += tensor.num_bytes
+        config, stored = ModelConfig.from_dict(config_of(file)), file.stored()
+    unreadable = [f"storage type {kind}" for kind in stored if kind not in BLOCK_TYPES]
     shapes = ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "vocab_size")
     return {
         "architecture": config.architecture,
@@ -155,7 +153,7 @@ def _facts(name: str, path: Path | None) -> dict[str, Any]:
         "weight_bytes": {dtype: config.weight_bytes(dtype) for dtype in ("float32", "bfloat16", "int8", "int4")},
         "kv_bytes_per_token": {dtype: config.kv_bytes_per_token(dtype) for dtype in ("float32", "bfloat16", "int8")},
         "flops_per_token": {str(context): config.flops_per_token(context) for context in (1, 1024, 8192)},
-        "unsupported": config.unsupported(),
+        "unsupported": config.unsupported() + unreadable,
     } | ({"stored": stored} if stored else {})
 
 

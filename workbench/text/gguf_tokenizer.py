@@ -72,12 +72,9 @@ def build_backend(metadata: Mapping[str, Any], path: Path) -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, to_bytes])
     backend.decoder = decoders.ByteLevel()
 
-    types = metadata.get(f"{_PREFIX}token_type", [])
-    for text, token_type in zip(tokens, types, strict=False):
-        if token_type == _CONTROL:
-            backend.add_special_tokens([AddedToken(text, special=True, normalized=False)])
-        elif token_type == _USER_DEFINED:
-            backend.add_tokens([AddedToken(text, special=False, normalized=False)])
+    typed = list(zip(tokens, metadata.get(f"{_PREFIX}token_type", []), strict=False))
+    backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, kind in typed if kind == _CONTROL])
+    backend.add_tokens([AddedToken(t, special=False, normalized=False) for t, kind in typed if kind == _USER_DEFINED])
     return backend
 
 
