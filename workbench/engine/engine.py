@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from workbench.config import EngineConfig
 from workbench.engine.clock import Clock, WallClock
-from workbench.engine.request import Request, Status
+from workbench.engine.request import Request
 from workbench.engine.scheduler import Scheduler
 from workbench.engine.trace import StepTrace, TraceWriter
 from workbench.errors import UsageError
@@ -52,6 +53,7 @@ class Engine:
         self._num_added = 0
         self._num_steps = 0
         self._num_finished = 0
+        self._executing = False
         self._inputs: list[dict[str, Any]] = []
         self._aborted: list[Request] = []
         self._counted = (0, 0, 0)
@@ -76,8 +78,10 @@ class Engine:
         for name, value in (("tenant", tenant), ("priority", priority)):
             if value:
                 raise UsageError(f"{name}={value!r} is not supported yet; leave it out")
-        request_id = str(self._num_added) if request_id is None else request_id
-        if request_id in self.requests:
+        if request_id is None:
+            # Ids given by hand may be numbers too.
+            request_id = next(name for n in count(self._num_added) if (name := str(n)) not in self.requests)
+        elif request_id in self.requests:
             raise UsageError(f"request_id {request_id!r} is in use by an unfinished request: choose another")
         # Without a seed of its own a request gets one from its number, so equal prompts still differ.
         seed = params.seed if params.seed is not None else self.config.seed * 1_000_003 + self._num_added
@@ -95,14 +99,16 @@ class Engine:
         self._num_added += 1
         self.requests[request_id] = request
         self.scheduler.add(request)
-        self._inputs.append({
-            "add": {
-                "request_id": request_id,
-                "prompt_token_ids": token_ids,
-                "params": {**params.to_dict(), "seed": seed},
-                "arrival_time": request.arrival_time,
+        self._note(
+            {
+                "add": {
+                    "request_id": request_id,
+                    "prompt_token_ids": token_ids,
+                    "params": {**params.to_dict(), "seed": seed},
+                    "arrival_time": request.arrival_time,
+                }
             }
-        })
+        )
         return request_id
 
     def abort(self, request_id: str) -> bool:
@@ -113,7 +119,7 @@ class Engine:
         self.scheduler.abort(request)
         request.finish_time = self.clock.now()
         self._aborted.append(request)
-        self._inputs.append({"abort": request_id})
+        self._note({"abort": request_id})
         return True
 
     def has_unfinished(self) -> bool:
@@ -128,16 +134,16 @@ class Engine:
             request = item.request
             if item.start == 0 and isinstance(request, Request) and request.first_scheduled_time is None:
                 request.first_scheduled_time = planned
-        result = self.runner.execute(plan) if plan.scheduled else StepResult(())
+        result = self._execute(plan) if plan.scheduled else StepResult(())
         executed = self.clock.now()
         finished = self.scheduler.commit(plan, result)
-        trace = self._trace(plan, result, finished, start, executed)
+        appended = _appended(plan, result)
+        trace = self._trace(plan, result, appended, finished, start, executed)
         committed = self.clock.now()
         if self.token_listeners:
-            for item, token_id in zip(plan.scheduled, result.token_ids, strict=True):
-                if token_id is not None:
-                    for on_token in self.token_listeners:
-                        on_token(item.request, token_id)  # type: ignore[arg-type]
+            for request, token_id in appended:
+                for on_token in self.token_listeners:
+                    on_token(request, token_id)
         end = self.clock.now()
         trace.duration = end - start
         trace.phases = {
@@ -157,7 +163,7 @@ class Engine:
         return {
             "num_steps": self._num_steps,
             "num_added": self._num_added,
-            "num_finished": self._num_finished,
+            "num_finished": self._num_finished + len(self._aborted),
             "num_waiting": len(self.scheduler.waiting),
             "num_running": len(self.scheduler.running),
             "num_preemptions": self.scheduler.num_preemptions,
@@ -174,9 +180,23 @@ class Engine:
 
         A recording that is to be replayed must begin while no request is unfinished.
         """
-        writer = TraceWriter(path, {"config": self.config.to_dict(), "eos_token_ids": list(self._eos_token_ids), **header})
+        if self._inputs and not self.requests:
+            self.step()  # An empty step tells of the requests that ended before, so the recording need not.
+        writer = TraceWriter(
+            path, {"config": self.config.to_dict(), "eos_token_ids": list(self._eos_token_ids), **header}
+        )
         self.listeners.append(writer)
         return writer
+
+    def _execute(self, plan: StepPlan) -> StepResult:
+        self._executing = True
+        try:
+            return self.runner.execute(plan)
+        finally:
+            self._executing = False
+
+    def _note(self, event: dict[str, Any]) -> None:
+        self._inputs.append({**event, "during_step": True} if self._executing else event)
 
     def _token_ids(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):
@@ -193,17 +213,17 @@ class Engine:
         return token_ids
 
     def _trace(
-        self, plan: StepPlan, result: StepResult, finished: list[Request], start: float, now: float
+        self,
+        plan: StepPlan,
+        result: StepResult,
+        appended: list[tuple[Request, int]],
+        finished: list[Request],
+        start: float,
+        now: float,
     ) -> StepTrace:
-        new_tokens: list[dict[str, Any]] = []
-        for item, token_id in zip(plan.scheduled, result.token_ids, strict=True):
-            request = item.request
-            assert isinstance(request, Request)
-            if token_id is None or (request.status is Status.FINISHED and request.finish_reason == "abort"):
-                continue
+        for request, _ in appended:
             if request.first_token_time is None:
                 request.first_token_time = now
-            new_tokens.append({"request_id": request.request_id, "token_id": token_id})
         for request in finished:
             request.finish_time = now
             del self.requests[request.request_id]
@@ -236,7 +256,7 @@ class Engine:
                 "total": self.pool.num_blocks,
             },
             cached_tokens=0,
-            new_tokens=new_tokens,
+            new_tokens=[{"request_id": request.request_id, "token_id": token_id} for request, token_id in appended],
             flops=result.flops,
             bytes=result.bytes,
             num_waiting=len(self.scheduler.waiting),
@@ -247,3 +267,12 @@ class Engine:
         self._counted = counted
         self._inputs, self._aborted = [], []
         return trace
+
+
+def _appended(plan: StepPlan, result: StepResult) -> list[tuple[Request, int]]:
+    """The requests that gained a token: not those that were aborted while it was computed."""
+    return [
+        (item.request, token_id)
+        for item, token_id in zip(plan.scheduled, result.token_ids, strict=True)
+        if token_id is not None and isinstance(item.request, Request) and item.request.finish_reason != "abort"
+    ]

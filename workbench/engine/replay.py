@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from workbench.engine.trace import StepTrace, read_run
 from workbench.plan import StepPlan, StepResult
 from workbench.sampling_params import SamplingParams
 
-DECISIONS = ("step", "scheduled", "skipped", "preempted", "finished", "blocks", "cached_tokens", "new_tokens",
+DECISIONS = ("scheduled", "skipped", "preempted", "finished", "blocks", "cached_tokens", "new_tokens",
              "num_waiting", "num_running")  # fmt: skip
 """The fields of a trace that the scheduler decides; times and costs belong to the machine it ran on."""
 
@@ -33,8 +34,11 @@ class _RecordedTokens:
 
     def __init__(self) -> None:
         self.tokens: dict[str, int] = {}
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What happened while the step was computed."""
 
     def execute(self, plan: StepPlan) -> StepResult:
+        self.meanwhile()
         return StepResult(
             [self.tokens.get(item.request.request_id, 0) if item.samples else None for item in plan.scheduled]
         )
@@ -47,14 +51,20 @@ def replay(path: str | Path, **changes: Any) -> Iterator[Replayed]:
     runner = _RecordedTokens()
     engine = Engine(config, runner, clock=VirtualClock(), eos_token_ids=header["eos_token_ids"])
     for recorded in steps:
-        for event in recorded.inputs:
-            if "abort" in event:
-                engine.abort(event["abort"])
-            else:
-                added = event["add"]
-                params = SamplingParams(**added["params"])
-                engine.add_request(
-                    added["prompt_token_ids"], params, added["request_id"], arrival_time=added["arrival_time"]
-                )
+        late = [event for event in recorded.inputs if event.get("during_step")]
+        _take_in(engine, [event for event in recorded.inputs if event not in late])
+        runner.meanwhile = partial(_take_in, engine, late)
         runner.tokens = {new["request_id"]: new["token_id"] for new in recorded.new_tokens}
         yield Replayed(recorded, engine.step())
+
+
+def _take_in(engine: Engine, events: list[dict[str, Any]]) -> None:
+    for event in events:
+        if "abort" in event:
+            engine.abort(event["abort"])
+        else:
+            added = event["add"]
+            params = SamplingParams(**added["params"])
+            engine.add_request(
+                added["prompt_token_ids"], params, added["request_id"], arrival_time=added["arrival_time"]
+            )

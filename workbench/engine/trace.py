@@ -44,7 +44,8 @@ class StepTrace:
     num_running: int = 0
     inputs: list[dict[str, Any]] = field(default_factory=list)
     """What came in since the step before, in order: ``{"add": {request_id, prompt_token_ids, params, …}}`` or
-    ``{"abort": request_id}``. With them a run can be replayed."""
+    ``{"abort": request_id}``; with ``"during_step": true`` what came while this step was computed. With them a run can be
+    replayed."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -62,7 +63,8 @@ class TraceWriter:
         self._file.write(json.dumps({"schema_version": SCHEMA_VERSION, **header}) + "\n")
 
     def __call__(self, trace: StepTrace) -> None:
-        self._file.write(trace.to_json() + "\n")
+        if not self._file.closed:  # an engine goes on after a recording has ended
+            self._file.write(trace.to_json() + "\n")
 
     def close(self) -> None:
         self._file.close()
@@ -83,9 +85,13 @@ def read_run(path: str | Path) -> tuple[dict[str, Any], Iterator[StepTrace]]:
             header = json.loads(lines.readline())
             version = header["schema_version"]
         except (json.JSONDecodeError, KeyError, TypeError):
-            raise WorkbenchError(f"{path} is not a recorded run: its first line is no header with a schema_version") from None
+            raise WorkbenchError(
+                f"{path} is not a recorded run: its first line is no header with a schema_version"
+            ) from None
     if version != SCHEMA_VERSION:
-        raise WorkbenchError(f"{path} has schema_version {version}; this version reads {SCHEMA_VERSION}: record it again")
+        raise WorkbenchError(
+            f"{path} has schema_version {version}; this version reads {SCHEMA_VERSION}: record it again"
+        )
     return header, _steps(path)
 
 
