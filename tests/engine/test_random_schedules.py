@@ -1,0 +1,137 @@
+"""Random arrivals, aborts, failures, lengths, budgets and pools: after every step every rule of `CheckedEngine` holds."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from tests.engine.checked import CheckedEngine
+from tests.engine.paged_fake import VOCAB_SIZE, open_engine
+from workbench.errors import UsageError
+from workbench.plan import StepPlan
+from workbench.sampling_params import SamplingParams
+
+SEEN = {"schedules": 0, "steps": 0, "preemptions": 0, "most_preemptions": 0, "aborts": 0, "failures": 0, "refusals": 0}
+
+
+class RunnerFailed(RuntimeError):
+    pass
+
+
+class EngineMachine(RuleBasedStateMachine):
+    @initialize(
+        block_size=st.sampled_from([1, 2, 3, 4, 7, 16]),
+        num_kv_blocks=st.integers(1, 16),
+        max_model_len=st.integers(2, 60),
+        max_num_batched_tokens=st.sampled_from([1, 2, 3, 5, 8, 17, 64]),
+        max_num_seqs=st.sampled_from([1, 2, 3, 8]),
+        long_prefill_token_threshold=st.sampled_from([0, 0, 1, 3, 9]),
+        eos=st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=2),
+    )
+    def open(self, eos: list[int], **options: int) -> None:
+        self.engine = open_engine(eos, **options)
+        self.fake = self.engine.runner
+        self.checked = CheckedEngine(self.engine, eos)
+        SEEN["schedules"] += 1
+
+    @rule(seed=st.integers(0, 1 << 20), count=st.integers(1, 4))
+    def add(self, seed: int, count: int) -> None:
+        """Some requests at once. One number stands for all that is drawn of them: cheaper than a choice for each."""
+        draw = Random(seed)
+        for _ in range(count):
+            most = min(self.engine.config.max_model_len, self.engine.pool.capacity + 1)
+            length = draw.randint(1, most - 1)
+            max_tokens = draw.choice([None, draw.randint(1, most - length)])
+            params = SamplingParams(
+                temperature=draw.choice([0.0, 1.0]),
+                max_tokens=max_tokens,
+                min_tokens=draw.randint(0, min(max_tokens or 9, 3)),
+                seed=draw.choice([None, 0, 7]),
+                ignore_eos=draw.random() < 0.5,
+                stop_token_ids=draw.choice([(), (draw.randrange(VOCAB_SIZE),)]),
+            )
+            self.checked.add([draw.randrange(VOCAB_SIZE) for _ in range(length)], params)
+
+    @rule(over=st.integers(1, 9), seed=st.integers(0, 1 << 20))
+    def add_what_cannot_fit(self, over: int, seed: int) -> None:
+        most = min(self.engine.config.max_model_len, self.engine.pool.capacity + 1)
+        length = Random(seed).randint(0, most + 3)
+        with pytest.raises(UsageError):
+            self.engine.add_request([0] * length, SamplingParams(max_tokens=max(1, most - length + over)))
+        SEEN["refusals"] += 1
+        self.checked.check_state()
+
+    @rule(count=st.integers(1, 12))
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            self.checked.step()
+            SEEN["steps"] += 1
+
+    @precondition(lambda self: self.engine.requests)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        self.checked.abort(data.draw(st.sampled_from(list(self.engine.requests))))
+        SEEN["aborts"] += 1
+
+    @precondition(lambda self: self.engine.requests)
+    @rule(data=st.data())
+    def abort_while_the_step_runs(self, data: st.DataObject) -> None:
+        victim = data.draw(st.sampled_from(list(self.engine.requests)))
+
+        def during(plan: StepPlan) -> None:
+            assert self.engine.abort(victim)
+
+        self.fake.during = during
+        self.checked.step()
+        self.fake.during = lambda plan: None
+        SEEN["aborts"] += 1
+
+    @precondition(lambda self: self.engine.requests)
+    @rule()
+    def fail(self) -> None:
+        def during(plan: StepPlan) -> None:
+            raise RunnerFailed
+
+        self.fake.during = during
+        self.checked.failing_step(RunnerFailed)
+        self.fake.during = lambda plan: None
+        SEEN["failures"] += 1
+
+    def teardown(self) -> None:
+        if hasattr(self, "checked"):
+            SEEN["steps"] += self.checked.drain()
+            counts = self.checked.num_preempted.values()
+            SEEN["preemptions"] += sum(counts)
+            SEEN["most_preemptions"] = max([SEEN["most_preemptions"], *counts])
+
+
+def run(max_examples: int) -> dict[str, int]:
+    SEEN.update(dict.fromkeys(SEEN, 0))
+    quiet = settings(
+        max_examples=max_examples,
+        stateful_step_count=30,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(EngineMachine, settings=quiet)
+    return dict(SEEN)
+
+
+def test_random_schedules() -> None:
+    seen = run(100)
+    # Nothing is shown by schedules in which nothing happens.
+    assert seen["preemptions"] > 50 and seen["most_preemptions"] > 2 and seen["aborts"] > 50 and seen["failures"] > 10
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(3000)
+def test_ten_thousand_random_schedules(proof) -> None:
+    seen = run(10_000)
+    assert seen["schedules"] >= 10_000
+    figures = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in seen.items())
+    proof.report("random schedules keep every rule after every step", figures)
