@@ -14,7 +14,7 @@ from workbench.engine.clock import Clock, WallClock
 from workbench.engine.engine import Engine
 from workbench.engine.request import Request
 from workbench.errors import UsageError
-from workbench.machine import free_memory
+from workbench.machine import free_memory, keep_freed_memory
 from workbench.model import store
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_names
@@ -52,6 +52,8 @@ class LLM:
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         device = _device(config.device)
+        if device.type == "cpu":
+            keep_freed_memory()
         source = model_source(config)
         self.model_config: ModelConfig = read_model_config(source, config.load_format)
         self.model_config.require_supported()
