@@ -22,11 +22,11 @@ lab: setup  ## the course in JupyterLab (without a screen: make lab ARGS=--no-br
 open:
 	$(PY) -m jupyterlab $(ROOT_FLAG) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(ARGS)
 
-test: env lint  ## lint, the default tests, every notebook
+test: lint  ## lint, the default tests, every notebook
 	$(PY) -m pytest
 	$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=120 -p no:xdist notebooks/
 
-lint:  ## ruff, mypy, the import rules
+lint: env  ## ruff, mypy, the import rules
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
@@ -45,13 +45,13 @@ slow: env  ## the slow tests
 proof: env  ## the long demonstrations, with one table at the end
 	$(PY) -m pytest -m proof
 
-gpu:
+gpu:  ## (not built yet)
 	@echo "make gpu: not built yet: it will run \`workbench bench gpu\`, the measurements on a CUDA device" >&2; exit 1
 
-notebooks:
+notebooks:  ## (not built yet)
 	@echo "make notebooks: not built yet: it will run every notebook and write its outputs" >&2; exit 1
 
-artifacts:
+artifacts:  ## (not built yet)
 	@echo "make artifacts: not built yet: it will make and keep the slow results that notebooks show" >&2; exit 1
 
 clean:  ## remove the environment and all caches (models stay)
