@@ -42,7 +42,7 @@ def answer_alone(
 
 
 class PagedFake:
-    """``during`` is called in the middle of every step, once tables and tokens are read; what it raises, the runner raises."""
+    """``during`` is called in every step, once the tables are read; what it raises, the runner raises."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size

@@ -66,7 +66,7 @@ def test_ignore_eos_passes_over_it_but_not_over_stop_tokens() -> None:
 
 @pytest.mark.parametrize(("min_tokens", "length"), [(0, 3), (3, 3), (4, 12)])
 def test_min_tokens_forbids_an_earlier_end(min_tokens: int, length: int) -> None:
-    """The fake model knows nothing of min_tokens; it says its third token anyway, and the engine must not stop there."""
+    """The fake model knows nothing of min_tokens and says its third token anyway: the engine must not stop there."""
     assert run(greedy(12, min_tokens=min_tokens), eos=(first_at(2),)).num_output_tokens == length
 
 

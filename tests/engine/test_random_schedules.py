@@ -1,4 +1,4 @@
-"""Random arrivals, aborts, failures, lengths, budgets and pools: after every step every rule of `CheckedEngine` holds."""
+"""Random arrivals, aborts, failures, lengths, budgets, pools: after every step all rules of `CheckedEngine` hold."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ class StepTrace:
     num_running: int = 0
     inputs: list[dict[str, Any]] = field(default_factory=list)
     """What came in since the step before, in order: ``{"add": {request_id, prompt_token_ids, params, …}}`` or
-    ``{"abort": request_id}``; with ``"during_step": true`` what came while this step was computed. With them a run can be
-    replayed."""
+    ``{"abort": request_id}``; with ``"during_step": true`` what came while this step was computed. With them a run can
+    be replayed."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))

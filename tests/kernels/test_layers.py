@@ -1,0 +1,111 @@
+"""Each small operation against its formula written out once more, in float64; and what a maker's name may be."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import kernels
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (5, 64), (3, 4, 24), (0, 8)])
+def test_rms_norm(shape: tuple[int, ...]) -> None:
+    x, weight = 3 * drawn(*shape), drawn(shape[-1], seed=1)
+    wide = x.double()
+    expected = wide / (wide.pow(2).mean(-1, keepdim=True) + 1e-3).sqrt() * weight.double()
+    torch.testing.assert_close(kernels.rms_norm(x, weight, 1e-3), expected.float())
+
+
+def test_rms_norm_of_zeros_is_kept_finite_by_eps() -> None:
+    assert kernels.rms_norm(torch.zeros(2, 4), torch.ones(4), 1e-5).tolist() == [[0.0] * 4] * 2
+
+
+@pytest.mark.parametrize("heads", [1, 5])
+def test_rotary_embedding_turns_each_pair_by_its_angle(heads: int) -> None:
+    tokens, head_dim = 6, 10
+    half = head_dim // 2
+    x, angles = drawn(tokens, heads, head_dim), drawn(tokens, half, seed=1)
+    expected = torch.empty(tokens, heads, head_dim, dtype=torch.float64)
+    for t in range(tokens):
+        for i in range(half):
+            a, b, angle = x[t, :, i].double(), x[t, :, i + half].double(), angles[t, i].item()
+            expected[t, :, i] = a * math.cos(angle) - b * math.sin(angle)
+            expected[t, :, i + half] = b * math.cos(angle) + a * math.sin(angle)
+    kernels.rotary_embedding(x, angles.cos(), angles.sin())
+    torch.testing.assert_close(x, expected.float())
+
+
+def test_rotary_embedding_writes_through_a_view_and_nowhere_else() -> None:
+    """The decoder hands over the query and key heads as a slice of one larger tensor."""
+    qkv, angles = drawn(4, 7, 8), drawn(4, 4, seed=1)
+    before = qkv.clone()
+    alone = qkv[:, :5].clone()
+    kernels.rotary_embedding(alone, angles.cos(), angles.sin())
+    kernels.rotary_embedding(qkv[:, :5], angles.cos(), angles.sin())
+    assert torch.equal(qkv[:, :5], alone) and torch.equal(qkv[:, 5:], before[:, 5:])
+    assert not torch.equal(alone, before[:, :5])
+
+
+@pytest.mark.parametrize("tokens", [1, 7])
+def test_silu_mul(tokens: int) -> None:
+    gate_up = 4 * drawn(tokens, 12)
+    gate, up = gate_up.double()[:, :6], gate_up.double()[:, 6:]
+    torch.testing.assert_close(kernels.silu_mul(gate_up), (gate / (1 + (-gate).exp()) * up).float())
+
+
+@pytest.mark.parametrize("block_size", [1, 4])
+def test_write_kv_writes_its_slots_and_no_other(block_size: int) -> None:
+    blocks, heads, head_dim = 6, 3, 4
+    cache = drawn(blocks, block_size, 2, heads, head_dim)
+    before = cache.clone()
+    slots = torch.randperm(blocks * block_size, generator=torch.Generator().manual_seed(1))[: blocks * block_size // 2]
+    kv = drawn(len(slots), 2, heads, head_dim, seed=2)
+    kernels.write_kv(kv, cache, slots)
+    for block in range(blocks):
+        for row in range(block_size):
+            where = (slots == block * block_size + row).nonzero().flatten().tolist()
+            assert torch.equal(cache[block, row], kv[where[0]] if where else before[block, row])
+
+
+def test_write_kv_converts_to_the_cache_s_dtype() -> None:
+    cache = torch.zeros(2, 2, 2, 1, 4, dtype=torch.bfloat16)
+    kv = drawn(1, 2, 1, 4)
+    kernels.write_kv(kv, cache, torch.tensor([3]))
+    assert torch.equal(cache[1, 1], kv[0].bfloat16())
+
+
+OPERATIONS = ["rms_norm", "rotary_embedding", "silu_mul", "write_kv", "paged_attention"]
+ONE = torch.ones(1, 2, 2)
+CALLS = {
+    "rms_norm": lambda maker: kernels.rms_norm(ONE, torch.ones(2), 1e-5, maker=maker),
+    "rotary_embedding": lambda maker: kernels.rotary_embedding(ONE.clone(), ONE[:, 0, :1], ONE[:, 0, :1], maker=maker),
+    "silu_mul": lambda maker: kernels.silu_mul(ONE, maker=maker),
+    "write_kv": lambda maker: kernels.write_kv(
+        torch.ones(1, 2, 1, 2), torch.zeros(1, 1, 2, 1, 2), torch.tensor([0]), maker=maker
+    ),
+    "paged_attention": lambda maker: kernels.paged_attention(
+        ONE, torch.zeros(1, 1, 2, 1, 2), torch.tensor([[0]]), [0, 1], [1], scale=1.0, maker=maker
+    ),
+}
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_makers_by_name(op: str) -> None:
+    for maker in ["auto", *kernels.available(op)]:
+        CALLS[op](maker)
+    with pytest.raises(ValueError, match=f"{op}: maker 'cuda' is no maker; makers are auto, reference, triton, cpu"):
+        CALLS[op]("cuda")
+    for maker in set(kernels.MAKERS) - set(kernels.available(op)):
+        with pytest.raises(ValueError, match=f"{op}: maker '{maker}' is not built for it yet"):
+            CALLS[op](maker)
+
+
+def test_an_unknown_operation_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="unknown operation 'softmax'; there are rms_norm, "):
+        kernels.available("softmax")
