@@ -15,8 +15,12 @@ PEERS = ("transformers",)
 def add_workload_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("workload")
     group.add_argument("--num-prompts", type=int, default=32, metavar="N", help="requests (default: 32)")
-    group.add_argument("--input-len", type=_span, default=(16, 512), metavar="A:B", help="prompt tokens, uniform (16:512)")
-    group.add_argument("--output-len", type=_span, default=(16, 256), metavar="A:B", help="output tokens, uniform (16:256)")
+    group.add_argument(
+        "--input-len", type=_span, default=(16, 512), metavar="A:B", help="prompt tokens, uniform (16:512)"
+    )
+    group.add_argument(
+        "--output-len", type=_span, default=(16, 256), metavar="A:B", help="output tokens, uniform (16:256)"
+    )
     group.add_argument("--vs", choices=PEERS, help="run a peer on the same requests, in turn")
     group.add_argument("--repeats", type=int, default=1, metavar="N", help="rounds; medians are reported (default: 1)")
     group.add_argument("--output", metavar="FILE", help="write the JSON result to FILE too")

@@ -10,12 +10,16 @@ from workbench.cli.options import add_engine_flags, add_sampling_flags
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="workbench", description="A readable LLM serving engine, and a course that runs it.")
+    parser = argparse.ArgumentParser(
+        prog="workbench", description="A readable LLM serving engine, and a course that runs it."
+    )
     parser.add_argument("--version", action="version", version=f"workbench {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     one = _command(commands, "generate", text.generate, "answer prompts")
-    one.add_argument("prompts", nargs="*", metavar="PROMPT", help="text; without any, one prompt a line from standard input")
+    one.add_argument(
+        "prompts", nargs="*", metavar="PROMPT", help="text; without any, one prompt a line from standard input"
+    )
     one.add_argument("--record", metavar="FILE", help="write every step to FILE as JSONL")
     add_sampling_flags(one, temperature=0.0, max_tokens=128)
     add_engine_flags(one)

@@ -28,7 +28,9 @@ def hf_config(source: Path | str) -> dict[str, Any]:
     return dict(shipped_config(str(source)))
 
 
-def transformers_model(source: Path | str, load_format: str, dtype: torch.dtype, device: torch.device, seed: int) -> Any:
+def transformers_model(
+    source: Path | str, load_format: str, dtype: torch.dtype, device: torch.device, seed: int
+) -> Any:
     """The same model as transformers builds it, with the weights that our own loader reads."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -45,7 +47,9 @@ def transformers_model(source: Path | str, load_format: str, dtype: torch.dtype,
     model.tie_weights()
     left = [name for name in missing if name != "lm_head.weight" or not model_config.tie_word_embeddings]
     if left or unexpected:
-        raise WorkbenchError(f"transformers builds another model: missing {left[:4]}, unexpected {list(unexpected)[:4]}")
+        raise WorkbenchError(
+            f"transformers builds another model: missing {left[:4]}, unexpected {list(unexpected)[:4]}"
+        )
     # Buffers (rotary frequencies) are not in a checkpoint: built again by a model off the meta device.
     model.model.rotary_emb = type(model.model.rotary_emb)(config=config).to(device)
     model.generation_config.eos_token_id = None

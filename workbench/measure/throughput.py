@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-
 from workbench.config import EngineConfig
 from workbench.engine.trace import StepTrace
 from workbench.errors import UsageError, WorkbenchError

@@ -1,0 +1,155 @@
+"""The command line: what it prints, what it returns, and that every error is one line with a remedy."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workbench import LLM, SamplingParams
+from workbench.cli import main
+from workbench.engine.replay import replay
+
+SMALL = ("--num-kv-blocks", "64", "--num-threads", "1", "--max-tokens", "6")
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_generate_json_is_one_object_a_request_and_agrees_with_the_library(tiny_chat, capsys):
+    prompts = ["Once upon a time", "안녕하세요 🙂"]
+    assert main(["generate", *prompts, "--json", "--model", str(tiny_chat), *SMALL]) == 0
+    printed = lines(capsys)
+    llm = LLM(model=str(tiny_chat), num_kv_blocks=64)
+    outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=6), use_tqdm=False)
+    for one, output in zip(printed, outputs, strict=True):
+        assert one["token_ids"] == output.token_ids and one["text"] == output.text
+        assert one["prompt_token_ids"] == output.prompt_token_ids
+        assert one["finish_reason"] == output.finish_reason and one["num_cached_tokens"] == 0
+        assert one["metrics"]["e2e"] >= one["metrics"]["ttft"] > 0
+
+
+def test_generate_reads_prompts_from_standard_input(tiny_chat, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("first\n\nsecond\n"))
+    assert main(["generate", "--json", "--model", str(tiny_chat), *SMALL]) == 0
+    assert len(lines(capsys)) == 2
+
+
+def test_seed_and_temperature_take_effect(tiny_chat, capsys):
+    def run(*flags: str) -> list[int]:
+        assert main(["generate", "one two", "--json", "--model", str(tiny_chat), *SMALL, *flags]) == 0
+        return lines(capsys)[0]["token_ids"]
+
+    hot = ("--temperature", "1.5")
+    assert run(*hot, "--seed", "1") == run(*hot, "--seed", "1") != run(*hot, "--seed", "2")
+    assert run("--seed", "1") == run("--seed", "2"), "greedy needs no seed"
+    assert run(*hot, "--top-k", "1") == run()
+    assert len(run("--ignore-eos", "--max-tokens", "3")) == 3
+
+
+def test_engine_flags_take_effect_and_a_recorded_run_replays(tiny_chat, tmp_path, capsys):
+    record = tmp_path / "run.jsonl"
+    flags = ("--max-num-batched-tokens", "4", "--block-size", "3", "--record", str(record))
+    assert main(["generate", "a b c d e f g", "h i", "--json", "--model", str(tiny_chat), *SMALL, *flags]) == 0
+    header = json.loads(record.read_text().splitlines()[0])
+    assert header["config"]["block_size"] == 3 and header["config"]["max_num_batched_tokens"] == 4
+    steps = list(replay(record))
+    assert max(sum(s["num_tokens"] for s in step.recorded.scheduled) for step in steps) <= 4
+    assert not any(step.differences() for step in steps)
+
+
+def test_chat_keeps_the_conversation(tiny_chat, capsys):
+    flags = ("--json", "--model", str(tiny_chat), *SMALL)
+    assert main(["chat", "Hello", "And then?", "--system", "Be brief.", *flags]) == 0
+    first, second = lines(capsys)
+    prompt = LLM(model=str(tiny_chat), num_kv_blocks=64).tokenizer.decode(second["prompt_token_ids"], False)
+    assert "Be brief." in prompt and "Hello" in prompt and first["text"] in prompt and "And then?" in prompt
+
+
+def test_chat_prints_as_it_comes(tiny_chat, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("Hello\n"))
+    assert main(["chat", "--model", str(tiny_chat), *SMALL]) == 0
+    typed = capsys.readouterr().out
+    assert main(["chat", "Hello", "--model", str(tiny_chat), *SMALL]) == 0
+    assert typed == capsys.readouterr().out != "\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "words"),
+    [
+        (["generate", "x", "--max-num-seqs", "0"], 2, ["max_num_seqs=0", "least is 1"]),
+        (["generate", "x", "--batching", "static"], 2, ["batching='static'", "not supported yet", "continuous"]),
+        (["generate", "x", "--attention-backend", "nonsense"], 2, ["nonsense", "torch_native"]),
+        (["generate", "x", "--temperature", "-1"], 2, ["temperature=-1.0", "at least 0"]),
+        (["generate", "x", "--model", "smollm2-135"], 2, ["smollm2-135", "smollm2-135m"]),
+        (["generate", "x", "--model", "someone/unheard-of"], 1, ["someone/unheard-of", "workbench model fetch"]),
+        (["bench", "throughput", "--num-prompts", "0"], 2, ["--num-prompts 0", "at least 1"]),
+        (["model", "info", "no-such-model"], 2, ["no-such-model"]),
+    ],
+)
+def test_an_error_is_one_line_that_names_value_and_remedy(argv, status, words, capsys):
+    assert main(argv) == status
+    told = capsys.readouterr().err.strip()
+    assert "\n" not in told and told.startswith("workbench: ")
+    assert all(word in told for word in words), told
+
+
+@pytest.mark.parametrize(
+    "argv", [["generat"], ["generate", "--no-such-flag", "1"], ["bench"], ["generate", "--max-num", "3"]]
+)
+def test_unknown_words_are_wrong_usage(argv, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(argv)
+    assert stopped.value.code == 2
+    capsys.readouterr()
+
+
+def test_an_impossible_prompt_is_wrong_usage(tiny_chat, capsys):
+    assert (
+        main(["generate", "a b c d e f g h", "--model", str(tiny_chat), "--num-kv-blocks", "1", "--max-tokens", "90"])
+        == 2
+    )
+    assert "num_kv_blocks" in capsys.readouterr().err
+
+
+def test_a_model_without_a_tokenizer_says_so(tiny_without_text, capsys):
+    assert main(["generate", "text", "--model", str(tiny_without_text), *SMALL]) == 2
+    assert "tokenizer" in capsys.readouterr().err
+
+
+def test_debug_shows_the_traceback(capsys):
+    from workbench.errors import UsageError
+
+    with pytest.raises(UsageError):
+        main(["generate", "x", "--max-num-seqs", "0", "--debug"])
+
+
+def test_an_interrupt_leaves_with_130(tiny_chat, capsys, monkeypatch):
+    from workbench.model.runner import ModelRunner
+
+    def stop(self, plan):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ModelRunner, "execute", stop)
+    assert main(["generate", "x", "--model", str(tiny_chat), *SMALL]) == 130
+    assert capsys.readouterr().err.strip().endswith("interrupted")
+
+
+def test_models(capsys):
+    assert main(["model", "list", "--json"]) == 0
+    assert "smollm2-135m" in {row["name"] for row in json.loads(capsys.readouterr().out)}
+    assert main(["model", "info", "llama-3.1-8b", "--json"]) == 0
+    assert "8030261248" in capsys.readouterr().out.replace(",", "")
+    assert main(["model", "fetch", "--json"]) == 0, "here already: nothing is downloaded"
+    assert Path(json.loads(capsys.readouterr().out)["path"]).is_file()
+
+
+def test_help_is_quick_because_it_imports_no_torch():
+    code = "import sys; from workbench.cli.parser import build_parser; build_parser(); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
