@@ -13,9 +13,9 @@ from workbench.config import EngineConfig
 from workbench.engine.engine import Engine
 from workbench.sampling_params import SamplingParams
 
-# Torch's CPU threads wait for each other by spinning, and on a busy machine a spinning thread keeps the one it waits for
-# off the processor: measured on two cores with one other busy process, a small matrix product took 16 ms instead of 4.
-# It must be said before torch is imported; whoever sets the variable decides.
+# Torch's CPU threads wait for each other by spinning, and on a busy machine a spinning thread keeps the one it waits
+# for off the processor: measured on two cores with another busy process, a small matrix product took 16 ms instead of
+# 4. It must be said before torch is imported; whoever sets the variable decides.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:

@@ -30,59 +30,136 @@ def _option(default: Any, help: str, **metadata: Any) -> Any:
 class EngineConfig:
     """All options of an engine. Raises UsageError (a ValueError) that names the value, the limit and the remedy."""
 
-    model: str = _option(DEFAULT_MODEL, "a name from `workbench model list`, a folder, a .gguf file or a hub id",
-                         env="WORKBENCH_MODEL")
+    model: str = _option(
+        DEFAULT_MODEL, "a name from `workbench model list`, a folder, a .gguf file or a hub id", env="WORKBENCH_MODEL"
+    )
     tokenizer: str | None = _option(None, "folder or file of another tokenizer; default: the model's own")
-    load_format: str = _option("auto", "how weights are read; dummy = random weights of the right shapes",
-                               choices=("auto", "dummy", "safetensors", "gguf"))
-    device: str = _option("auto", "where the model runs; auto = cuda where there is one", env="WORKBENCH_DEVICE",
-                          choices=("auto", "cpu", "cuda"))
-    dtype: str = _option("auto", "dtype of weights and activations; auto = float32 on a CPU, the checkpoint's on a GPU",
-                         choices=("auto", "float32", "bfloat16", "float16"))
+    load_format: str = _option(
+        "auto",
+        "how weights are read; dummy = random weights of the right shapes",
+        choices=("auto", "dummy", "safetensors", "gguf"),
+    )
+    device: str = _option(
+        "auto",
+        "where the model runs; auto = cuda where there is one",
+        env="WORKBENCH_DEVICE",
+        choices=("auto", "cpu", "cuda"),
+    )
+    dtype: str = _option(
+        "auto",
+        "dtype of weights and activations; auto = float32 on a CPU, the checkpoint's on a GPU",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
     seed: int = _option(0, "seed of everything random: sampling without an own seed, dummy weights", minimum=0)
-    max_model_len: int | None = _option(None, "most tokens (prompt + output) of one request; default: the model's limit",
-                                        minimum=1)
+    max_model_len: int | None = _option(
+        None, "most tokens of one request, prompt and output; default: the model's", minimum=1
+    )
     block_size: int = _option(16, "tokens in one KV block", minimum=1)
     num_kv_blocks: int | None = _option(None, "KV blocks in the pool; default: sized from memory", minimum=1)
-    gpu_memory_utilization: float = _option(0.9, "share of the GPU's memory for weights and KV (GPU only)",
-                                            minimum=0.01, maximum=1.0)
+    gpu_memory_utilization: float = _option(
+        0.9, "share of the GPU's memory for weights and KV (GPU only)", minimum=0.01, maximum=1.0
+    )
     kv_cache_memory_bytes: int | None = _option(None, "bytes for the KV pool; default: sized from memory", minimum=1)
     max_num_seqs: int = _option(128, "most requests that run at once", minimum=1)
     max_num_batched_tokens: int = _option(2048, "most tokens computed in one step", minimum=1)
-    enable_chunked_prefill: bool = _option(True, "cut long prompts into chunks that share steps with decodes",
-                                           unbuilt=(False,))
-    long_prefill_token_threshold: int = _option(0, "most prompt tokens of one request in one step; 0 = no own limit",
-                                                minimum=0)
-    batching: str = _option("continuous", "when requests may join and leave a batch",
-                            choices=("continuous", "static", "dynamic", "prefill-first"),
-                            unbuilt=("static", "dynamic", "prefill-first"))
-    max_wait_ms: float | None = _option(None, "longest wait of dynamic batching, milliseconds", minimum=0,
-                                        only_if=("batching", "dynamic"))
-    scheduling_policy: str = _option("fcfs", "order of the waiting queue",
-                                     choices=("fcfs", "priority", "shortest-prefill-first", "lpm"),
-                                     unbuilt=("priority", "shortest-prefill-first", "lpm"))
-    preemption_mode: str = _option("recompute", "what happens to the KV of a request that must make room",
-                                   choices=("recompute", "swap"), unbuilt=("swap",))
+    enable_chunked_prefill: bool = _option(
+        True, "cut long prompts into chunks that share steps with decodes", unbuilt=(False,)
+    )
+    long_prefill_token_threshold: int = _option(
+        0, "most prompt tokens of one request in one step; 0 = no own limit", minimum=0
+    )
+    batching: str = _option(
+        "continuous",
+        "when requests may join and leave a batch",
+        choices=("continuous", "static", "dynamic", "prefill-first"),
+        unbuilt=("static", "dynamic", "prefill-first"),
+    )
+    max_wait_ms: float | None = _option(
+        None, "longest wait of dynamic batching, milliseconds", minimum=0, only_if=("batching", "dynamic")
+    )
+    scheduling_policy: str = _option(
+        "fcfs",
+        "order of the waiting queue",
+        choices=("fcfs", "priority", "shortest-prefill-first", "lpm"),
+        unbuilt=("priority", "shortest-prefill-first", "lpm"),
+    )
+    preemption_mode: str = _option(
+        "recompute",
+        "what happens to the KV of a request that must make room",
+        choices=("recompute", "swap"),
+        unbuilt=("swap",),
+    )
     enable_prefix_caching: bool = _option(False, "keep and reuse the KV of matching heads of prompts", unbuilt=(True,))
-    prefix_index: str = _option("none", "how matching heads are found; none = prefix caching off",
-                                choices=("radix", "hash", "none"), unbuilt=("radix", "hash"))
-    eviction_policy: str = _option("lru", "which cached block leaves first", choices=("lru", "lfu", "fifo"),
-                                   unbuilt=("lfu", "fifo"))
-    attention_backend: str = _option("auto", "who computes attention",
-                                     choices=("auto", "torch_native", "sdpa", "flex", "cpu", "triton", "flashinfer",
-                                              "fa3", "flash_attn", "xformers", "flashmla"),
-                                     unbuilt=("flex", "cpu", "triton", "flashinfer", "fa3", "flash_attn", "xformers",
-                                              "flashmla"))
-    sampling_backend: str = _option("auto", "who samples", choices=("auto", "torch", "triton", "flashinfer"),
-                                    unbuilt=("triton", "flashinfer"))
-    quantization: str = _option("auto", "weight format to compute in; auto = what the checkpoint says, else none",
-                                choices=("auto", "none", "fast", "w4a16", "w8a16", "w8a8-int8", "fp8", "w4a8", "mxfp4",
-                                         "nvfp4", "gguf", "gptq", "awq", "compressed-tensors"),
-                                unbuilt=("fast", "w4a16", "w8a16", "w8a8-int8", "fp8", "w4a8", "mxfp4", "nvfp4", "gguf",
-                                         "gptq", "awq", "compressed-tensors"))
-    kv_cache_dtype: str = _option("auto", "dtype of the KV cache; auto = the model's dtype",
-                                  choices=("auto", "fp16", "fp8_e4m3", "fp8_e5m2", "int8", "int4"),
-                                  unbuilt=("fp16", "fp8_e4m3", "fp8_e5m2", "int8", "int4"))
+    prefix_index: str = _option(
+        "none",
+        "how matching heads are found; none = prefix caching off",
+        choices=("radix", "hash", "none"),
+        unbuilt=("radix", "hash"),
+    )
+    eviction_policy: str = _option(
+        "lru", "which cached block leaves first", choices=("lru", "lfu", "fifo"), unbuilt=("lfu", "fifo")
+    )
+    attention_backend: str = _option(
+        "auto",
+        "who computes attention",
+        choices=(
+            "auto",
+            "torch_native",
+            "sdpa",
+            "flex",
+            "cpu",
+            "triton",
+            "flashinfer",
+            "fa3",
+            "flash_attn",
+            "xformers",
+            "flashmla",
+        ),
+        unbuilt=("flex", "cpu", "triton", "flashinfer", "fa3", "flash_attn", "xformers", "flashmla"),
+    )
+    sampling_backend: str = _option(
+        "auto", "who samples", choices=("auto", "torch", "triton", "flashinfer"), unbuilt=("triton", "flashinfer")
+    )
+    quantization: str = _option(
+        "auto",
+        "weight format to compute in; auto = what the checkpoint says, else none",
+        choices=(
+            "auto",
+            "none",
+            "fast",
+            "w4a16",
+            "w8a16",
+            "w8a8-int8",
+            "fp8",
+            "w4a8",
+            "mxfp4",
+            "nvfp4",
+            "gguf",
+            "gptq",
+            "awq",
+            "compressed-tensors",
+        ),
+        unbuilt=(
+            "fast",
+            "w4a16",
+            "w8a16",
+            "w8a8-int8",
+            "fp8",
+            "w4a8",
+            "mxfp4",
+            "nvfp4",
+            "gguf",
+            "gptq",
+            "awq",
+            "compressed-tensors",
+        ),
+    )
+    kv_cache_dtype: str = _option(
+        "auto",
+        "dtype of the KV cache; auto = the model's dtype",
+        choices=("auto", "fp16", "fp8_e4m3", "fp8_e5m2", "int8", "int4"),
+        unbuilt=("fp16", "fp8_e4m3", "fp8_e5m2", "int8", "int4"),
+    )
     kv_offload_host_gib: float = _option(0.0, "host memory for KV that leaves the pool, GiB", minimum=0, maximum=0)
     kv_offload_dir: str | None = _option(None, "folder for KV that leaves host memory", unbuilt_unless_default=True)
     kv_offload_disk_gib: float = _option(0.0, "disk for KV that leaves host memory, GiB", minimum=0, maximum=0)

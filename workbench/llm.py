@@ -36,8 +36,8 @@ Messages = Sequence[Mapping[str, str]]
 class LLM:
     """A model and the engine that serves it.
 
-    ``LLM(model="smollm2-135m", **options)`` or ``LLM(EngineConfig(...))``. Raises UsageError for options that are wrong or
-    not supported and WorkbenchError when the model is not here or is damaged.
+    ``LLM(model="smollm2-135m", **options)`` or ``LLM(EngineConfig(...))``. Raises UsageError for options that are wrong
+    or not supported and WorkbenchError when the model is not here or is damaged.
     """
 
     def __init__(

@@ -21,11 +21,13 @@ class RequestView(Protocol):
     @property
     def token_ids(self) -> list[int]:
         """Prompt and output so far."""
+
     @property
     def num_prompt_tokens(self) -> int: ...
     @property
     def block_table(self) -> list[int]:
         """Block ids in order: token i lies in block ``block_table[i // block_size]``."""
+
     @property
     def params(self) -> SamplingParams: ...
     @property
@@ -42,7 +44,7 @@ class Scheduled(NamedTuple):
     start: int
     num_tokens: int
     kind: str
-    """``prefill``, ``decode`` (the one newest token) or ``recompute`` (tokens that were computed before a preemption)."""
+    """``prefill``, ``decode`` (the one newest token) or ``recompute`` (computed once, dropped by a preemption)."""
     samples: bool
     """Whether the request has caught up after this step, so that its next token is sampled."""
 

@@ -70,8 +70,18 @@ class SamplingParams:
 
 
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(SamplingParams)}
-_UNBUILT = ("n", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "stop",
-            "include_stop_str_in_output", "logprobs", "prompt_logprobs")
+_UNBUILT = (
+    "n",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "stop",
+    "include_stop_str_in_output",
+    "logprobs",
+    "prompt_logprobs",
+)
 
 
 def _number(params: SamplingParams, name: str, low: float, high: float, note: str, open_low: bool = False) -> None:

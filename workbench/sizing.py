@@ -13,7 +13,9 @@ def resolve_max_model_len(config: EngineConfig, model_limit: int) -> int:
     """``max_model_len``, or the model's own limit. Raises UsageError beyond that limit."""
     wanted = config.max_model_len or model_limit
     if wanted > model_limit:
-        raise UsageError(f"max_model_len={wanted} is beyond the {model_limit} positions this model was made for: lower it")
+        raise UsageError(
+            f"max_model_len={wanted} is beyond the {model_limit} positions this model was made for: lower it"
+        )
     return wanted
 
 
@@ -38,8 +40,8 @@ def resolve_num_kv_blocks(config: EngineConfig, max_model_len: int, bytes_per_to
     blocks = min(enough, free_bytes // block_bytes)
     if blocks < 1:
         raise WorkbenchError(
-            f"there are {free_bytes / 1e6:.0f} MB for the KV pool and one block takes {block_bytes / 1e6:.1f} MB: free some "
-            "memory or choose a smaller model"
+            f"there are {free_bytes / 1e6:.0f} MB for the KV pool and one block takes {block_bytes / 1e6:.1f} MB: free "
+            "some memory or choose a smaller model"
         )
     return blocks
 

@@ -1,7 +1,7 @@
 """Paged attention by plain gather: the specification that every faster maker must agree with.
 
-The cache of one layer is ``[num_blocks, block_size, 2, num_kv_heads, head_dim]``, keys at index 0 and values at 1, so one
-token's keys and values lie side by side and are written and gathered as one row. Token i of a request lies in block
+The cache of one layer is ``[num_blocks, block_size, 2, num_kv_heads, head_dim]``, keys at index 0 and values at 1, so
+one token's keys and values lie side by side and are written and gathered as one row. Token i of a request lies in block
 ``block_table[i // block_size]`` at row ``i % block_size``; ``slot = block · block_size + row`` numbers all rows.
 """
 
@@ -31,10 +31,10 @@ def paged_attention(
     """Causal attention of a batch of requests with different lengths, read through their block tables.
 
     q ``[num_tokens, num_heads, head_dim]``: the queries of all requests, one after the other; request b owns rows
-    ``query_start[b] … query_start[b+1]`` and they are the *last* tokens of its ``seq_lens[b]`` (their own keys and values
-    are in the cache already). block_tables ``[batch, max_blocks]`` int64; columns past a request's length are not read.
-    Query heads share KV heads in groups of ``num_heads / num_kv_heads`` (GQA, Ainslie et al. 2023). With ``window`` a
-    token sees itself and the ``window − 1`` tokens before it. Returns ``[num_tokens, num_heads, head_dim]``.
+    ``query_start[b] … query_start[b+1]`` and they are the *last* tokens of its ``seq_lens[b]`` (their own keys and
+    values are in the cache already). block_tables ``[batch, max_blocks]`` int64; columns past a request's length are
+    not read. Query heads share KV heads in groups of ``num_heads / num_kv_heads`` (GQA, Ainslie et al. 2023). With
+    ``window`` a token sees itself and the ``window − 1`` tokens before it. Returns ``[num_tokens, num_heads, head_dim]``.
     """
     num_heads, block_size, num_kv_heads = q.shape[1], cache.shape[1], cache.shape[3]
     rows = cache.flatten(0, 1)

@@ -7,7 +7,10 @@ import torch.nn.functional as F
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """``x / sqrt(mean(x²) + eps) · weight`` over the last dimension (Zhang and Sennrich 2019). x ``[…, d]``, weight ``[d]``."""
+    """``x / sqrt(mean(x²) + eps) · weight`` over the last dimension (Zhang and Sennrich 2019).
+
+    x ``[…, d]``, weight ``[d]``; returns the shape of x.
+    """
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
@@ -24,6 +27,9 @@ def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> N
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """SwiGLU's middle: ``silu(gate) · up`` (Shazeer 2020). gate_up ``[num_tokens, 2 · d]``, gate first; returns ``[…, d]``."""
+    """SwiGLU's middle: ``silu(gate) · up`` (Shazeer 2020).
+
+    gate_up ``[num_tokens, 2 · d]``, gate first; returns ``[num_tokens, d]``.
+    """
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate) * up

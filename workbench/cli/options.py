@@ -61,7 +61,7 @@ def add_sampling_flags(parser: argparse.ArgumentParser, **defaults: Any) -> None
 
 
 def sampling_params(args: argparse.Namespace) -> SamplingParams:
-    """The `SamplingParams` of the flags. Without ``--seed`` every request draws from the engine's seed and its number."""
+    """The `SamplingParams` of the flags. ``--seed`` is the engine's: a request's seed comes from it and its number."""
     return SamplingParams(
         **{name: getattr(args, name) for name in SAMPLING_FLAGS}, stop_token_ids=tuple(args.stop_token_ids)
     )

@@ -1,7 +1,7 @@
 """Serving metrics from traces alone, under the names of vLLM's benchmark. No torch.
 
-TTFT: arrival to first token. TPOT: (last token − first) / (tokens − 1), so a request of one token has none. ITL: each gap
-between two tokens of a request, of all requests pooled. E2EL: arrival to last token.
+TTFT: arrival to first token. TPOT: (last token − first) / (tokens − 1), so a request of one token has none. ITL: each
+gap between two tokens of a request, of all requests pooled. E2EL: arrival to last token.
 """
 
 from __future__ import annotations

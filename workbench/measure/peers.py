@@ -62,7 +62,7 @@ NO_TOKEN = -1
 
 
 class TransformersPeer:
-    """Static batching (``generate``) and paged continuous batching (``generate_batch``), greedy, without stop tokens."""
+    """Static batching (``generate``) and paged continuous batching (``generate_batch``): greedy, no stop tokens."""
 
     def __init__(self, model: Any) -> None:
         self.model = model

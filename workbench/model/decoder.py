@@ -21,7 +21,7 @@ from workbench.model.rope import rope_table
 
 @dataclass(slots=True)
 class Batch:
-    """One step's input: every tensor on the model's device, ``num_tokens`` tokens of all requests one after the other."""
+    """One step's input on the model's device: ``num_tokens`` tokens of all requests, one after the other."""
 
     token_ids: torch.Tensor
     """``[num_tokens]`` int64"""

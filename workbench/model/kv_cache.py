@@ -1,4 +1,4 @@
-"""The KV cache as tensors: one for each layer, reached by block id. Who holds which block is `workbench.kv`'s affair."""
+"""The KV cache as tensors, one a layer, reached by block id. Who holds which block is the affair of `workbench.kv`."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from workbench.model.kv_cache import KVCache
 from workbench.model.sampling import sample
 from workbench.plan import RequestView, StepPlan, StepResult
 
+
 class _Prompt(NamedTuple):
     """A prompt without an engine around it."""
 
@@ -58,8 +59,10 @@ class ModelRunner:
 
     @torch.inference_mode()
     def logits(self, token_ids: list[int]) -> torch.Tensor:
-        """Logits after every token of one prompt, ``[len(token_ids), vocab_size]`` float32, through a paged cache of its
-        own; the engine's pool is not touched."""
+        """Logits after every token of one prompt, ``[len(token_ids), vocab_size]`` float32.
+
+        The prompt goes through a paged cache of its own; the engine's pool is not touched.
+        """
         block_size = self.cache.block_size
         num_blocks = -(-len(token_ids) // block_size)
         cache = KVCache(self.decoder.config, num_blocks, block_size, self.cache.storage.dtype, self.decoder.device)
@@ -67,7 +70,9 @@ class ModelRunner:
         batch = self._batch([(prompt, 0, len(token_ids))], [True], block_size)
         return self.decoder.logits(self.decoder.forward(batch, cache))
 
-    def _batch(self, items: list[tuple[RequestView | _Prompt, int, int]], samples: list[bool], block_size: int) -> Batch:
+    def _batch(
+        self, items: list[tuple[RequestView | _Prompt, int, int]], samples: list[bool], block_size: int
+    ) -> Batch:
         device = self.decoder.device
         token_ids: list[int] = []
         query_start = [0]

@@ -16,7 +16,7 @@ _MASK = (1 << 64) - 1
 
 
 def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) that looks random: two rounds of SplitMix64 (Steele, Lea and Flood 2014) over both arguments."""
+    """A number in [0, 1) that looks random: SplitMix64 (Steele, Lea and Flood 2014), once for each argument."""
     return (_mix(_mix(seed & _MASK) + position) >> 11) * 2.0**-53
 
 
@@ -28,8 +28,8 @@ def sample(logits: torch.Tensor, requests: Sequence[RequestView]) -> torch.Tenso
     """
     logits = _forbid_early_end(logits, requests)
     chosen = logits.argmax(-1)
-    # Rows with a filter are sampled in order of likelihood, rows without in order of the vocabulary: two separate calls,
-    # so that a neighbour's filter cannot change a row's order and with it the token its random number picks.
+    # Rows with a filter are sampled in order of likelihood, rows without in order of the vocabulary: separate calls, so
+    # that a neighbour's filter cannot change a row's order and with it the token its random number picks.
     plain = [i for i, r in enumerate(requests) if not r.params.greedy and not _filtered(r)]
     filtered = [i for i, r in enumerate(requests) if not r.params.greedy and _filtered(r)]
     for rows, pick in ((plain, _pick_any), (filtered, _pick_likeliest)):
