@@ -34,7 +34,7 @@ def paged_attention(
     ``query_start[b] … query_start[b+1]`` and they are the *last* tokens of its ``seq_lens[b]`` (their own keys and
     values are in the cache already). block_tables ``[batch, max_blocks]`` int64; columns past a request's length are
     not read. Query heads share KV heads in groups of ``num_heads / num_kv_heads`` (GQA, Ainslie et al. 2023). With
-    ``window`` a token sees itself and the ``window − 1`` tokens before it. Returns ``[num_tokens, num_heads, head_dim]``.
+    ``window`` a token sees itself and the ``window − 1`` tokens before it. Returns the shape of q.
     """
     num_heads, block_size, num_kv_heads = q.shape[1], cache.shape[1], cache.shape[3]
     rows = cache.flatten(0, 1)
