@@ -9,11 +9,11 @@ cd "$(dirname "$0")/.."
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
-extras=$(IFS=,; echo "${*:-dev}")
 venv=.venv
 log=$venv/setup.log
 stamp=$venv/setup.stamp
 needed_mib=6144
+wanted=("${@:-dev}")
 
 # -- Python: 3.11 first; 3.12 and 3.13 are accepted with a notice -----------------------------------------------------
 probe='import ensurepip, sys, venv; print("%d.%d" % sys.version_info[:2])'
@@ -45,11 +45,14 @@ explain_no_python() {
 sha() { "$1" -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())'; }
 
 fingerprint() { # of everything that decides what is installed; the folder too, as an editable install names it
-  { cat pyproject.toml .ci/constraints*.txt .ci/setup.sh; pwd; echo "$extras"; "$venv/bin/python" -V; } | sha "$venv/bin/python"
+  { cat pyproject.toml .ci/constraints*.txt .ci/setup.sh; pwd; "$venv/bin/python" -V; } | sha "$venv/bin/python"
 }
 
-up_to_date() {
-  [ -x $venv/bin/python ] && "$venv/bin/python" -c pass 2>/dev/null && [ -f $stamp ] && grep -qxF "$(fingerprint)" $stamp
+up_to_date() { # the stamp: a line with the fingerprint, then a line for each extra that is installed
+  local extra
+  [ -x $venv/bin/python ] && "$venv/bin/python" -c pass 2>/dev/null && [ -f $stamp ] || return 1
+  grep -qxF "$(fingerprint)" $stamp || return 1
+  for extra in "${wanted[@]}"; do grep -qxF "$extra" $stamp || return 1; done
 }
 
 # -- pip, with its output in a log and its failures in a line ---------------------------------------------------------
@@ -85,14 +88,17 @@ install() {
     "$python" -m venv $venv || die "$python could not make $venv: install its venv package, or name another with PYTHON=..."
   fi
   : >$log
+  # Extras that are there already stay, so that two targets do not undo each other.
+  local all
+  all=$({ printf '%s\n' "${wanted[@]}"; [ ! -f $stamp ] || sed 1d $stamp; } | sort -u)
   # torch first and alone: what it is decides whether Triton is pinned.
   pip_install "torch (the largest download)" -c .ci/constraints-cuda.txt torch
   local kind
   kind=$("$venv/bin/python" -c 'import torch; print("cpu" if torch.version.cuda is None else "cuda")' 2>>"$log") ||
     die "torch was installed but cannot be imported: $(tail -n 1 "$log") (log: $log)"
   say "torch is a $kind build: $([ "$kind" = cpu ] && echo "Triton is pinned to the tested interpreter" || echo "its own Triton stays")"
-  pip_install "the project and its tools" -c .ci/constraints.txt -c ".ci/constraints-$kind.txt" -e ".[$extras]"
-  fingerprint >>"$stamp.new"
+  pip_install "the project and its tools" -c .ci/constraints.txt -c ".ci/constraints-$kind.txt" -e ".[${all//$'\n'/,}]"
+  { fingerprint; echo "$all"; } >"$stamp.new"
   mv "$stamp.new" $stamp
 }
 
