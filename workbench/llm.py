@@ -148,8 +148,10 @@ class LLM:
 
         self.engine.token_listeners.append(on_token)
         try:
-            while request.finish_reason is None:
-                self.engine.step()
+            # Another caller's steps may bring tokens too, and even the end, while this iterator rests at a yield.
+            while request.finish_reason is None or deltas:
+                if not deltas:
+                    self.engine.step()
                 yield from (delta for delta in deltas if delta)
                 deltas.clear()
             tail = detokenizer.finish()
