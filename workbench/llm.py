@@ -148,10 +148,9 @@ class LLM:
 
         self.engine.token_listeners.append(on_token)
         try:
-            # Another caller's steps may bring tokens too, and even the end, while this iterator rests at a yield.
-            while request.finish_reason is None or deltas:
-                if not deltas:
-                    self.engine.step()
+            while request.finish_reason is None:
+                self.engine.step()
+                # The list may grow while this rests at a yield: another caller's steps bring tokens too.
                 yield from (delta for delta in deltas if delta)
                 deltas.clear()
             tail = detokenizer.finish()
