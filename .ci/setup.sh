@@ -60,7 +60,8 @@ pip_install() {
   local what=$1
   shift
   say "installing $what"
-  if ! "$venv/bin/python" -m pip install --disable-pip-version-check "$@" >>"$log" 2>&1; then
+  # Without --no-compile pip would compile some ten thousand files of which few are ever imported.
+  if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile "$@" >>"$log" 2>&1; then
     if grep -qE 'No space left|Errno 28' "$log"; then
       die "the disk filled up while installing $what: free at least 6 GB and run this again (log: $log)"
     fi
