@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 TOKEN = "only-for-this-test"
-RUN_SECONDS = 420
+RUN_SECONDS = 300
 # No sandbox as root, and nothing of Chromium's own on the network.
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
@@ -86,13 +86,18 @@ def test_run_all_in_jupyterlab(path: Path, lab: str, chromium: str, tmp_path: Pa
         page = browser.new_page(viewport={"width": 1400, "height": 1000})
         page.goto(lab.format(name=path.name))
         page.locator(".jp-NotebookPanel:visible h1").first.wait_for(timeout=90_000)
+        _wait_for_kernel(page)
         _clear_outputs(page)
         assert not any(cell["outputs"] or cell["count"] for cell in page.evaluate(CELLS)), (
             "an old output is still there"
         )
         page.locator(".lm-MenuBar-item", has_text=re.compile(r"^Run$")).click()
         page.locator(".lm-Menu-item", has_text=re.compile(r"Run All Cells")).first.click()
-        cells = _wait_until_run(page)
+        try:
+            cells = _wait_until_run(page)
+        except AssertionError:
+            page.screenshot(path=pictures / f"{path.stem}-stuck.png")
+            raise
         for theme in ("Light", "Dark"):
             page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})",
                           f"JupyterLab {theme}")  # fmt: skip
@@ -105,6 +110,12 @@ def test_run_all_in_jupyterlab(path: Path, lab: str, chromium: str, tmp_path: Pa
         assert cell["count"] is not None, f"{cell['id']} was not run"
         errors = [out for out in cell["outputs"] if out["output_type"] == "error" or out.get("name") == "stderr"]
         assert errors == [], cell["id"]
+
+
+def _wait_for_kernel(page: Any) -> None:
+    """Run All before the kernel answers can be lost."""
+    context = "window.jupyterapp.shell.currentWidget.sessionContext"
+    page.wait_for_function(f"() => {context}.isReady && {context}.kernelDisplayStatus === 'idle'", timeout=120_000)
 
 
 def _clear_outputs(page: Any) -> None:
