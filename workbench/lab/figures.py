@@ -22,7 +22,7 @@ _WORDS = {
 
 
 def step_table(traces: Sequence[StepTrace]) -> Table:
-    """One row a step: what was computed, who was left out and why, who got a token, and the pool."""
+    """One row a step: what was computed, who was left out and why, who got a token, blocks taken and returned."""
     rows = []
     for trace in traces:
         computed = "; ".join(_share(item) for item in trace.scheduled) or "nothing"
@@ -41,7 +41,7 @@ def step_table(traces: Sequence[StepTrace]) -> Table:
                 f"{trace.blocks['free']} of {trace.blocks['total']}",
             ]
         )
-    head = ["step", "computed", "left out", "new token for", "finished", "blocks taken", "returned", "free"]
+    head = ["step", "computed", "left out", "new token", "finished", "blocks +", "blocks −", "free"]
     return Table(head, rows)
 
 

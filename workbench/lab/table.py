@@ -26,6 +26,8 @@ TONES = {
     "owner3": "rgba(204,121,167,0.45)",
 }
 _CELL = "text-align:left;vertical-align:top;padding:3px 8px;border:1px solid rgba(128,128,128,0.45)"
+_SHORT = 24
+"""Characters up to which a text stays on one line."""
 
 
 class Cell(NamedTuple):
@@ -73,9 +75,10 @@ def _text(cell: Cell | str | int) -> str:
 
 
 def _html(cell: Cell | str | int) -> str:
-    tone = cell.tone if isinstance(cell, Cell) else ""
+    text, tone = _text(cell), cell.tone if isinstance(cell, Cell) else ""
     colour = f";background-color:{TONES[tone]}" if tone else ""
-    return f'<td style="{_CELL}{colour}">{escape(_text(cell))}</td>'
+    unbroken = ";white-space:nowrap" if len(text) <= _SHORT else ""
+    return f'<td style="{_CELL}{colour}{unbroken}">{escape(text)}</td>'
 
 
 def _width(text: str) -> int:
