@@ -40,10 +40,7 @@ class LLM:
     or not supported and WorkbenchError when the model is not here or is damaged.
     """
 
-    def __init__(
-        self, config: EngineConfig | None = None, *, clock: Clock | None = None, weights: Any = None, **options: Any
-    ) -> None:
-        """``weights``: tensors by Hugging Face name to use in place of the checkpoint's; the mapping is emptied."""
+    def __init__(self, config: EngineConfig | None = None, *, clock: Clock | None = None, **options: Any) -> None:
         if config is not None and not isinstance(config, EngineConfig):
             raise UsageError(f"LLM takes an EngineConfig or keyword options such as model=…, not {config!r}")
         if config is not None and options:
@@ -60,9 +57,8 @@ class LLM:
         dtype = _dtype(config.dtype, self.model_config.dtype, device)
         max_model_len = resolve_max_model_len(config, self.model_config.max_position_embeddings)
         self.tokenizer = _tokenizer(config, source)
-        if weights is None:
-            path = source if isinstance(source, Path) else None
-            weights = load_weights(self.model_config, path, config.load_format, dtype, device, config.seed)
+        path = source if isinstance(source, Path) else None
+        weights = load_weights(self.model_config, path, config.load_format, dtype, device, config.seed)
         decoder = Decoder(self.model_config, weights, attention_backend(config.attention_backend), max_model_len)
         kv_bytes = self.model_config.kv_bytes_per_token(str(dtype).removeprefix("torch."))
         self.config = config.replace(
