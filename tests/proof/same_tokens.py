@@ -1,0 +1,58 @@
+"""Are two answers the same? A flip is excused only where the two best logits lie within TIE, and it is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from workbench.sampling_params import SamplingParams
+
+TIE = 1e-4
+
+
+@dataclass
+class Comparison:
+    """Counts over many answers: tokens compared, and flips excused by a tie, each told in words."""
+
+    tokens: int = 0
+    ties: list[str] = field(default_factory=list)
+
+    def compare(
+        self,
+        name: str,
+        prompt: Sequence[int],
+        expected: Sequence[int],
+        got: Sequence[int],
+        logits_after: Callable[[list[int]], torch.Tensor],
+    ) -> None:
+        """Raises AssertionError at the first token that differs without excuse. After an excused one the answers go
+        their own ways, so nothing behind it is compared. ``logits_after``: scores of the next token, ``[vocab]``."""
+        for i, (want, have) in enumerate(zip(expected, got, strict=False)):
+            if want == have:
+                self.tokens += 1
+                continue
+            scores = logits_after([*prompt, *expected[:i]]).double()
+            best = scores.topk(2).values
+            gap = (best[0] - best[1]).item()
+            # A tie excuses a swap of the two that tie, nothing else.
+            tied = gap < TIE and {want, have} <= set((scores > best[0] - TIE).nonzero().flatten().tolist())
+            assert tied, (
+                f"{name}: output token {i} is {have} instead of {want}, and the best two logits differ by {gap:.3g}"
+            )
+            self.ties.append(f"{name}, token {i}: {want} or {have}, {gap:.1e} apart")
+            return
+        assert len(expected) == len(got), f"{name}: {len(got)} tokens instead of {len(expected)}"
+
+    def figures(self) -> str:
+        told = "".join(f"; {tie}" for tie in self.ties)
+        return f"{self.tokens:,} tokens equal, {len(self.ties)} flips excused by a tie within {TIE:g}{told}"
+
+
+def greedy(max_tokens: int, **options: object) -> SamplingParams:
+    return SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, **options)
+
+
+def seeded(max_tokens: int, seed: int, **options: object) -> SamplingParams:
+    return SamplingParams(temperature=0.9, seed=seed, max_tokens=max_tokens, ignore_eos=True, **options)
