@@ -58,6 +58,8 @@ def test_the_first_notebook_opens_and_its_kernel_computes(lab, chromium):
         page.goto(lab)
         notebook = page.locator(".jp-NotebookPanel:visible")
         notebook.locator("h1").first.wait_for(timeout=60_000)
+        # A key pressed before the kernel is there is lost.
+        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
         code = notebook.locator(".jp-CodeCell").first
         code.locator(".cm-content").click()
         page.keyboard.press("Control+Enter")
