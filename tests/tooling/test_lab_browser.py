@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import tempfile
 import time
@@ -24,9 +25,12 @@ FLAGS = [
 
 
 @pytest.fixture
-def lab():
-    """The address of a JupyterLab on a free port, started as `make lab ARGS=--no-browser` starts it."""
-    command = ["make", "--no-print-directory", "open", "ARGS=--no-browser --ServerApp.port=0"]
+def lab(tmp_path):
+    """The address of a JupyterLab on a free port, started as `make lab ARGS=--no-browser` starts it, but on a copy of
+    the notebooks, as JupyterLab saves what it shows."""
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
+    arguments = f"--no-browser --ServerApp.port=0 --ServerApp.root_dir={tmp_path}"
+    command = ["make", "--no-print-directory", "open", f"ARGS={arguments}"]
     with tempfile.TemporaryFile("w+") as log:
         server = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
         try:
