@@ -26,7 +26,7 @@ from workbench.model.weights import load_weights, read_model_config
 from workbench.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from workbench.sampling_params import SamplingParams
 from workbench.sizing import cpu_pool_bytes, resolve_max_model_len, resolve_num_kv_blocks
-from workbench.text.detokenizer import Detokenizer
+from workbench.text.stream import TextStream
 from workbench.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -78,6 +78,7 @@ class LLM:
             eos_token_ids=self.tokenizer.eos_token_ids if self.tokenizer else self.model_config.eos_token_ids,
             vocab_size=self.model_config.vocab_size,
             tokenize=self.tokenizer.encode if self.tokenizer else None,
+            open_text=self._open_text if self.tokenizer else None,
         )
 
     def generate(
@@ -93,16 +94,17 @@ class LLM:
         """
         listed = _listed(prompts)
         params = _spread(sampling_params, len(listed))
-        requests: list[Request] = []
+        groups: list[list[Request]] = []
         try:
             for prompt, one in zip(listed, params, strict=True):
-                requests.append(self._add(prompt, one))
-            self._run(requests, use_tqdm)
+                groups.append(self._add(prompt, one).group)
+            self._run([request for group in groups for request in group], use_tqdm)
         except BaseException:
-            for request in requests:
-                self.engine.abort(request.request_id)
+            for group in groups:
+                for request in group:
+                    self.engine.abort(request.request_id)
             raise
-        return [self._output(request) for request in requests]
+        return [self._output(group) for group in groups]
 
     def chat(
         self,
@@ -130,30 +132,23 @@ class LLM:
         if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
             prompt = self._chat_prompt(prompt)
         params = sampling_params or SamplingParams()
-        return self._pieces(prompt, params, self.tokenizer)
+        if params.n != 1:
+            raise UsageError(f"n={params.n}: stream gives one answer; use generate for several")
+        return self._pieces(prompt, params)
 
-    def _pieces(self, prompt: Prompt, params: SamplingParams, tokenizer: Tokenizer) -> Iterator[str]:
+    def _pieces(self, prompt: Prompt, params: SamplingParams) -> Iterator[str]:
         # The request is added here, on the first piece: an iterator that nobody starts must not leave one behind.
         request = self._add(prompt, params)
-        detokenizer = Detokenizer(tokenizer, request.prompt_token_ids, params.skip_special_tokens)
-        deltas: list[str] = []
-
-        def on_token(owner: Request, token_id: int) -> None:
-            if owner is request:
-                deltas.append(detokenizer.push(token_id))
-
-        self.engine.token_listeners.append(on_token)
+        text = request.text
+        assert isinstance(text, TextStream)
         try:
             while request.finish_reason is None:
                 self.engine.step()
-                # The list may grow while this rests at a yield: another caller's steps bring tokens too.
-                yield from (delta for delta in deltas if delta)
-                deltas.clear()
-            tail = detokenizer.finish()
-            if tail:
-                yield tail
+                if piece := text.take():
+                    yield piece
+            if piece := text.take():
+                yield piece
         finally:
-            self.engine.token_listeners.remove(on_token)
             self.engine.abort(request.request_id)
 
     def _add(self, prompt: Prompt, params: SamplingParams) -> Request:
@@ -173,16 +168,25 @@ class LLM:
                     progress.update(ended - done)
                     done = ended
 
-    def _output(self, request: Request) -> RequestOutput:
-        token_ids = request.output_token_ids
-        text = self.tokenizer.decode(token_ids, request.params.skip_special_tokens) if self.tokenizer else ""
+    def _output(self, group: list[Request]) -> RequestOutput:
+        first = group[0]
         return RequestOutput(
-            request_id=request.request_id,
-            prompt_token_ids=request.prompt_token_ids,
-            outputs=[CompletionOutput(0, token_ids, text, request.finish_reason or "abort")],
-            metrics=RequestMetrics.of(request),
-            num_cached_tokens=request.num_cached_tokens,
+            request_id=first.request_id,
+            prompt_token_ids=first.prompt_token_ids,
+            outputs=[self._completion(index, request) for index, request in enumerate(group)],
+            metrics=RequestMetrics.of(first),
+            num_cached_tokens=first.num_cached_tokens,
+            prompt_logprobs=None if first.params.prompt_logprobs is None else [None, *first.prompt_logprobs],
         )
+
+    def _completion(self, index: int, request: Request) -> CompletionOutput:
+        text = request.text.text if isinstance(request.text, TextStream) else ""
+        logprobs = None if request.params.logprobs is None else request.logprobs
+        return CompletionOutput(index, request.output_token_ids, text, request.finish_reason or "abort", logprobs)
+
+    def _open_text(self, request_id: str, params: SamplingParams) -> TextStream:
+        assert self.tokenizer is not None
+        return TextStream(self.tokenizer, params)
 
     def _chat_prompt(self, messages: Messages) -> list[int]:
         if self.tokenizer is None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from workbench.engine.request import Request
+from workbench.plan import Logprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class CompletionOutput:
     text: str
     finish_reason: str
     """``stop``, ``length`` or ``abort``"""
-    logprobs: Any = None
+    logprobs: list[Logprobs] | None = None
+    """One entry for each output token, if they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     metrics: RequestMetrics
     num_cached_tokens: int = 0
-    prompt_logprobs: Any = field(default=None)
+    prompt_logprobs: list[Logprobs | None] | None = None
+    """One entry for each prompt token, None for the first, if they were asked for."""
 
     @property
     def token_ids(self) -> list[int]:
@@ -69,7 +72,7 @@ class RequestOutput:
         return self.outputs[0].finish_reason
 
     @property
-    def logprobs(self) -> Any:
+    def logprobs(self) -> list[Logprobs] | None:
         return self.outputs[0].logprobs
 
     def to_dict(self) -> dict[str, Any]:

@@ -35,6 +35,9 @@ class RequestView(Protocol):
     @property
     def stop_token_ids(self) -> frozenset[int]:
         """Tokens that end the request, the end-of-sequence tokens among them."""
+    @property
+    def num_prompt_logprobs(self) -> int:
+        """Prompt tokens whose log probabilities are known already (``prompt_logprobs``)."""
 
 
 class Scheduled(NamedTuple):
@@ -55,9 +58,24 @@ class Skipped(NamedTuple):
     """``budget``, ``max_num_seqs``, ``no_blocks``, ``waiting_batch``, ``queue_limit`` or ``prefix_wait``."""
 
 
+class Logprob(NamedTuple):
+    """How likely a token was, before penalties, temperature and filters."""
+
+    logprob: float
+    """Natural logarithm of its probability."""
+    rank: int
+    """1 for the likeliest token of the vocabulary."""
+
+
+Logprobs = dict[int, Logprob]
+"""The token that came, and the likeliest ones, by token id."""
+
+
 @dataclass(slots=True)
 class StepPlan:
     scheduled: list[Scheduled] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    """KV blocks to copy before anything is computed: (from, to)."""
     skipped: list[Skipped] = field(default_factory=list)
     preempted: list[str] = field(default_factory=list)
 
@@ -74,6 +92,10 @@ class StepResult(NamedTuple):
     """Arithmetic and memory traffic that the step implies (weights, KV read and written)."""
     phases: dict[str, float] = {}
     """Seconds of ``prepare``, ``forward`` and ``sample``."""
+    logprobs: Sequence[Logprobs | None] = ()
+    """One entry for each of ``plan.scheduled``, or none at all: for the sampled token, where the request wants them."""
+    prompt_logprobs: Sequence[list[Logprobs]] = ()
+    """Likewise for the prompt tokens that follow the computed ones, from ``num_prompt_logprobs`` on."""
 
 
 class Runner(Protocol):

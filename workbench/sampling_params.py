@@ -26,7 +26,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     logit_bias: dict[int, float] | None = None
     seed: int | None = None
-    stop: str | Sequence[str] | None = None
+    stop: str | Sequence[str] | None = ()
     stop_token_ids: Sequence[int] = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
@@ -37,25 +37,26 @@ class SamplingParams:
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
-        for name in _UNBUILT:
-            if getattr(self, name) != _DEFAULTS[name] and getattr(self, name) not in (None, [], ()):
-                raise UsageError(f"SamplingParams.{name}={getattr(self, name)!r} is not supported yet; leave it out")
+        _integer(self, "n", 1)
         _number(self, "temperature", 0.0, math.inf, "0 is greedy")
         _number(self, "top_p", 0.0, 1.0, "1 keeps every token", open_low=True)
         _integer(self, "top_k", -1, "0 or -1 keeps every token")
+        _number(self, "min_p", 0.0, 1.0, "0 keeps every token")
+        _number(self, "presence_penalty", -2.0, 2.0, "0 is none")
+        _number(self, "frequency_penalty", -2.0, 2.0, "0 is none")
+        _number(self, "repetition_penalty", 0.0, math.inf, "1 is none", open_low=True)
         _integer(self, "min_tokens", 0)
-        if self.seed is not None:
-            _integer(self, "seed", 0)
+        for name in ("seed", "logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                _integer(self, name, 0)
         if self.max_tokens is not None:
             _integer(self, "max_tokens", 1, "None means up to the context limit")
             if self.min_tokens > self.max_tokens:
                 raise UsageError(f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}")
-        if isinstance(self.stop_token_ids, (str, int)) or not all(
-            isinstance(t, int) and not isinstance(t, bool) and t >= 0 for t in self.stop_token_ids
-        ):
-            raise UsageError(f"stop_token_ids={self.stop_token_ids!r} must be a list of token ids")
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        for name in ("ignore_eos", "skip_special_tokens"):
+        object.__setattr__(self, "stop", _stop_strings(self.stop))
+        object.__setattr__(self, "stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids))
+        _logit_bias(self.logit_bias)
+        for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name}={getattr(self, name)!r} must be True or False")
 
@@ -68,20 +69,42 @@ class SamplingParams:
         changed = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != _DEFAULTS[f.name]}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
 
+    @classmethod
+    def from_dict(cls, options: dict[str, Any]) -> SamplingParams:
+        """The inverse of `to_dict`, also after JSON has turned the token ids of ``logit_bias`` into text."""
+        bias = options.get("logit_bias")
+        fixed = {"logit_bias": {int(token): value for token, value in bias.items()}} if bias else {}
+        return cls(**{**options, **fixed})
+
 
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(SamplingParams)}
-_UNBUILT = (
-    "n",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "stop",
-    "include_stop_str_in_output",
-    "logprobs",
-    "prompt_logprobs",
-)
+
+
+def _stop_strings(stop: Any) -> tuple[str, ...]:
+    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    for one in strings:
+        if not isinstance(one, str) or not one:
+            raise UsageError(f"stop={stop!r} must be text that is not empty, or a list of such")
+    return strings
+
+
+def _token_ids(name: str, ids: Any) -> tuple[int, ...]:
+    if isinstance(ids, (str, int)) or not all(
+        isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in ids or ()
+    ):
+        raise UsageError(f"{name}={ids!r} must be a list of token ids")
+    return tuple(ids or ())
+
+
+def _logit_bias(bias: Any) -> None:
+    if bias is None:
+        return
+    if not isinstance(bias, dict):
+        raise UsageError(f"logit_bias={bias!r} must be a dict of token id to a number")
+    _token_ids("logit_bias", list(bias))
+    for token, value in bias.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not -100 <= value <= 100:
+            raise UsageError(f"logit_bias[{token}]={value!r} must be a number from -100 to 100")
 
 
 def _number(params: SamplingParams, name: str, low: float, high: float, note: str, open_low: bool = False) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from workbench.config import EngineConfig
 from workbench.engine.clock import Clock, WallClock
-from workbench.engine.request import Request
+from workbench.engine.request import Request, TextSink
 from workbench.engine.scheduler import Scheduler
 from workbench.engine.trace import StepTrace, TraceWriter
 from workbench.errors import UsageError
@@ -17,13 +17,17 @@ from workbench.kv.pool import BlockPool
 from workbench.plan import Runner, StepPlan, StepResult
 from workbench.sampling_params import SamplingParams
 
+FORK_SEED_STEP = 0x9E3779B97F4A7C15
+"""Between the seeds of the ``n`` answers to one prompt: far apart, so that two requests' answers do not share seeds."""
+
 
 class Engine:
     """Serves requests step by step.
 
     ``config`` must say ``num_kv_blocks`` and ``max_model_len`` (`LLM` works them out from the model and the memory).
-    ``tokenize`` turns text prompts into token ids; without it prompts must be token ids. ``listeners`` are called with
-    each `StepTrace`; ``token_listeners`` with (request, token id) for each sampled token.
+    ``tokenize`` turns text prompts into token ids; without it prompts must be token ids. ``open_text`` makes the text of
+    a new answer (request id, parameters); without it stop strings are refused. ``listeners`` are called with
+    each `StepTrace`.
     """
 
     def __init__(
@@ -35,6 +39,7 @@ class Engine:
         eos_token_ids: Sequence[int] = (),
         vocab_size: int | None = None,
         tokenize: Callable[[str], list[int]] | None = None,
+        open_text: Callable[[str, SamplingParams], TextSink] | None = None,
     ) -> None:
         if config.num_kv_blocks is None or config.max_model_len is None:
             raise UsageError("an Engine needs num_kv_blocks and max_model_len; LLM works them out from the model")
@@ -44,12 +49,12 @@ class Engine:
         self.pool = BlockPool(config.num_kv_blocks, config.block_size)
         self.scheduler = Scheduler(config, self.pool)
         self.listeners: list[Callable[[StepTrace], None]] = []
-        self.token_listeners: list[Callable[[Request, int], None]] = []
         self.requests: dict[str, Request] = {}
         """Unfinished requests by id, in order of arrival."""
         self._eos_token_ids = tuple(eos_token_ids)
         self._vocab_size = vocab_size
         self._tokenize = tokenize
+        self._open_text = open_text
         self._num_added = 0
         self._num_steps = 0
         self._num_finished = 0
@@ -74,6 +79,7 @@ class Engine:
         """
         params = params or SamplingParams()
         token_ids = self._token_ids(prompt)
+        self._check_params(params)
         max_num_tokens = self.scheduler.max_num_tokens(len(token_ids), params.max_tokens)
         for name, value in (("tenant", tenant), ("priority", priority)):
             if value:
@@ -81,42 +87,50 @@ class Engine:
         if request_id is None:
             # Ids given by hand may be numbers too.
             request_id = next(name for n in count(self._num_added) if (name := str(n)) not in self.requests)
-        elif request_id in self.requests:
-            raise UsageError(f"request_id {request_id!r} is in use by an unfinished request: choose another")
         # Without a seed of its own a request gets one from its number, so equal prompts still differ.
         seed = params.seed if params.seed is not None else self.config.seed * 1_000_003 + self._num_added
-        request = Request(
-            request_id,
-            token_ids,
-            params,
-            max_num_tokens=max_num_tokens,
-            seed=seed,
-            eos_token_ids=self._eos_token_ids,
-            arrival_time=self.clock.now() if arrival_time is None else arrival_time,
-            tenant=tenant,
-            priority=priority,
-        )
+        now = self.clock.now() if arrival_time is None else arrival_time
+        names = [request_id, *(f"{request_id}.{index}" for index in range(1, params.n))]
+        taken = next((name for name in names if name in self.requests), None)
+        if taken is not None:
+            raise UsageError(f"request_id {taken!r} is in use by an unfinished request: choose another")
+        group: list[Request] = []
+        for index, name in enumerate(names):
+            request = Request(
+                name,
+                token_ids,
+                params,
+                max_num_tokens=max_num_tokens,
+                seed=seed + index * FORK_SEED_STEP,
+                eos_token_ids=self._eos_token_ids,
+                arrival_time=now,
+                tenant=tenant,
+                priority=priority,
+                text=self._open_text(name, params) if self._open_text else None,
+                group=group,
+            )
+            self.requests[name] = request
+            self.scheduler.add(request)
+            added: dict[str, Any] = {"request_id": name, "arrival_time": now}
+            if index == 0:
+                added |= {"prompt_token_ids": token_ids, "params": {**params.to_dict(), "seed": seed}}
+            else:
+                added["fork_of"] = request_id
+            self._note({"add": added})
         self._num_added += 1
-        self.requests[request_id] = request
-        self.scheduler.add(request)
-        self._note(
-            {
-                "add": {
-                    "request_id": request_id,
-                    "prompt_token_ids": token_ids,
-                    "params": {**params.to_dict(), "seed": seed},
-                    "arrival_time": request.arrival_time,
-                }
-            }
-        )
         return request_id
 
     def abort(self, request_id: str) -> bool:
-        """Ends a request in any state and frees its blocks. False when there is no such unfinished request."""
+        """Ends a request in any state and frees its blocks. False when there is no such unfinished request.
+
+        The answers of ``n`` are requests of their own, named ``ID``, ``ID.1``, ``ID.2``, …; each is ended by its own id.
+        """
         request = self.requests.pop(request_id, None)
         if request is None:
             return False
         self.scheduler.abort(request)
+        if request.text is not None:
+            request.text.finish()
         request.finish_time = self.clock.now()
         self._aborted.append(request)
         self._note({"abort": request_id})
@@ -136,14 +150,14 @@ class Engine:
                 request.first_scheduled_time = planned
         result = self._execute(plan) if plan.scheduled else StepResult(())
         executed = self.clock.now()
-        finished = self.scheduler.commit(plan, result)
         appended = _appended(plan, result)
-        trace = self._trace(plan, result, appended, finished, start, executed)
-        committed = self.clock.now()
-        if self.token_listeners:
-            for request, token_id in appended:
-                for on_token in self.token_listeners:
-                    on_token(request, token_id)
+        text_stops = {request.request_id for request, token_id in appended if request.push_text(token_id)}
+        detokenized = self.clock.now()
+        finished = self.scheduler.commit(plan, result, text_stops)
+        for request in finished:
+            if request.text is not None and request.request_id not in text_stops:
+                request.text.finish()
+        trace = self._trace(plan, result, appended, finished, start, detokenized)
         end = self.clock.now()
         trace.duration = end - start
         trace.phases = {
@@ -151,8 +165,8 @@ class Engine:
             "prepare": result.phases.get("prepare", 0.0),
             "forward": result.phases.get("forward", 0.0),
             "sample": result.phases.get("sample", 0.0),
-            "commit": committed - executed,
-            "detokenize": end - committed,
+            "detokenize": detokenized - executed,
+            "commit": end - detokenized,
         }
         for listener in self.listeners:
             listener(trace)
@@ -197,6 +211,14 @@ class Engine:
 
     def _note(self, event: dict[str, Any]) -> None:
         self._inputs.append({**event, "during_step": True} if self._executing else event)
+
+    def _check_params(self, params: SamplingParams) -> None:
+        if params.stop and self._open_text is None:
+            raise UsageError(f"stop={params.stop!r} needs a tokenizer and this model came without one: use stop_token_ids")
+        for name in ("logit_bias", "stop_token_ids"):
+            for token_id in getattr(params, name) or ():
+                if self._vocab_size is not None and token_id >= self._vocab_size:
+                    raise UsageError(f"{name}: token id {token_id} is out of range; the vocabulary has {self._vocab_size}")
 
     def _token_ids(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):

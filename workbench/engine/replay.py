@@ -34,6 +34,8 @@ class _RecordedTokens:
 
     def __init__(self) -> None:
         self.tokens: dict[str, int] = {}
+        self.stopped: set[str] = set()
+        """The requests that ended by ``stop`` with these tokens."""
         self.meanwhile: Callable[[], None] = lambda: None
         """What happened while the step was computed."""
 
@@ -44,17 +46,37 @@ class _RecordedTokens:
         )
 
 
+class _RecordedText:
+    """Stands for the text of every answer: a stop string is complete where the recorded request ended by one."""
+
+    def __init__(self, recorded: _RecordedTokens, request_id: str) -> None:
+        self._recorded, self._request_id = recorded, request_id
+
+    def push(self, token_id: int, may_stop: bool) -> bool:
+        return may_stop and self._request_id in self._recorded.stopped
+
+    def finish(self) -> None:
+        pass
+
+
 def replay(path: str | Path, **changes: Any) -> Iterator[Replayed]:
     """Runs a recorded run again, step by step. ``changes`` replace engine options, to see where the plans part."""
     header, steps = read_run(path)
     config = EngineConfig(**header["config"]).replace(**changes)
     runner = _RecordedTokens()
-    engine = Engine(config, runner, clock=VirtualClock(), eos_token_ids=header["eos_token_ids"])
+    engine = Engine(
+        config,
+        runner,
+        clock=VirtualClock(),
+        eos_token_ids=header["eos_token_ids"],
+        open_text=lambda request_id, params: _RecordedText(runner, request_id),
+    )
     for recorded in steps:
         late = [event for event in recorded.inputs if event.get("during_step")]
         _take_in(engine, [event for event in recorded.inputs if event not in late])
         runner.meanwhile = partial(_take_in, engine, late)
         runner.tokens = {new["request_id"]: new["token_id"] for new in recorded.new_tokens}
+        runner.stopped = {done["request_id"] for done in recorded.finished if done["reason"] == "stop"}
         yield Replayed(recorded, engine.step())
 
 
@@ -64,7 +86,9 @@ def _take_in(engine: Engine, events: list[dict[str, Any]]) -> None:
             engine.abort(event["abort"])
         else:
             added = event["add"]
-            params = SamplingParams(**added["params"])
+            if "fork_of" in added:
+                continue  # its first answer's event brought it along
+            params = SamplingParams.from_dict(added["params"])
             engine.add_request(
                 added["prompt_token_ids"], params, added["request_id"], arrival_time=added["arrival_time"]
             )

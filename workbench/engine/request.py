@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import Protocol
 
+from workbench.plan import Logprobs
 from workbench.sampling_params import SamplingParams
 
 
@@ -12,6 +14,16 @@ class Status(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
+
+
+class TextSink(Protocol):
+    """The text of an answer as it grows, as far as the engine must know it: to end at a stop string."""
+
+    def push(self, token_id: int, may_stop: bool) -> bool:
+        """Adds a token's text; True when a stop string is complete with it."""
+
+    def finish(self) -> None:
+        """The answer has ended otherwise: what was held back is text."""
 
 
 class Request:
@@ -23,8 +35,9 @@ class Request:
 
     __slots__ = (
         "arrival_time", "block_table", "finish_reason", "finish_time", "first_scheduled_time", "first_token_time",
-        "max_num_tokens", "num_cached_tokens", "num_computed_tokens", "num_preemptions", "num_prompt_tokens", "params",
-        "priority", "recompute_until", "request_id", "seed", "status", "stop_token_ids", "tenant", "token_ids",
+        "group", "logprobs", "max_num_tokens", "num_cached_tokens", "num_computed_tokens", "num_preemptions",
+        "num_prompt_tokens", "params", "priority", "prompt_logprobs", "recompute_until", "request_id", "seed", "status",
+        "stop_token_ids", "tenant", "text", "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -39,7 +52,10 @@ class Request:
         arrival_time: float = 0.0,
         tenant: str | None = None,
         priority: int = 0,
+        text: TextSink | None = None,
+        group: list[Request] | None = None,
     ) -> None:
+        """``group``: the answers to the same prompt (``n``), this one among them; it adds itself."""
         self.request_id = request_id
         self.token_ids = list(prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
@@ -51,6 +67,12 @@ class Request:
         self.stop_token_ids = frozenset(eos) | frozenset(params.stop_token_ids)
         self.tenant = tenant
         self.priority = priority
+        self.text = text
+        self.group = [] if group is None else group
+        self.group.append(self)
+        self.logprobs: list[Logprobs] = []
+        self.prompt_logprobs: list[Logprobs] = []
+        """Of the prompt's tokens from the second on: nothing comes before the first."""
         self.status = Status.WAITING
         self.block_table: list[int] = []
         self.num_computed_tokens = 0
@@ -80,10 +102,25 @@ class Request:
     def output_token_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :]
 
-    def append(self, token_id: int) -> str | None:
+    @property
+    def num_prompt_logprobs(self) -> int:
+        return len(self.prompt_logprobs)
+
+    def push_text(self, token_id: int) -> bool:
+        """Tells the text of the token that is about to be appended; True when a stop string ends the request with it.
+
+        A stop token is not part of the text.
+        """
+        enough = self.num_output_tokens + 1 >= self.params.min_tokens
+        if self.text is None or (enough and token_id in self.stop_token_ids):
+            return False
+        return self.text.push(token_id, enough)
+
+    def append(self, token_id: int, text_stops: bool = False) -> str | None:
         """Adds a sampled token and returns why the request ends with it, if it does: ``stop`` or ``length``."""
         self.token_ids.append(token_id)
-        if token_id in self.stop_token_ids and self.num_output_tokens >= self.params.min_tokens:
+        enough = self.num_output_tokens >= self.params.min_tokens
+        if text_stops or (enough and token_id in self.stop_token_ids):
             return "stop"
         if len(self.token_ids) >= self.max_num_tokens:
             return "length"

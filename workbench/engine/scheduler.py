@@ -8,6 +8,7 @@ The scheduler is pure Python, reads no clock and draws no random number, so its 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from itertools import islice
 
 from workbench.config import EngineConfig
@@ -75,9 +76,13 @@ class Scheduler:
         self._admit_waiting(plan, budget)
         return plan
 
-    def commit(self, plan: StepPlan, result: StepResult) -> list[Request]:
-        """Records what a step computed and sampled; returns the requests that ended with it."""
+    def commit(self, plan: StepPlan, result: StepResult, text_stops: Collection[str] = ()) -> list[Request]:
+        """Records what a step computed and sampled; returns the requests that ended with it.
+
+        ``text_stops``: ids of requests whose text is complete with the sampled token (a stop string).
+        """
         finished = []
+        _keep_logprobs(plan, result)
         for item, token_id in zip(plan.scheduled, result.token_ids, strict=True):
             request = item.request
             assert isinstance(request, Request)
@@ -88,7 +93,7 @@ class Scheduler:
             request.num_computed_tokens += item.num_tokens
             if token_id is None:
                 continue
-            reason = request.append(token_id)
+            reason = request.append(token_id, request.request_id in text_stops)
             if reason is not None:
                 self._close(request, reason)
                 finished.append(request)
@@ -129,11 +134,19 @@ class Scheduler:
 
     def _admit_waiting(self, plan: StepPlan, budget: int) -> None:
         waiting, running, pool = self.waiting, self.running, self.pool
-        while waiting:
-            request = waiting[0]
+        index = 0
+        while index < len(waiting):
+            request = waiting[index]
+            donor = self._donor(request)
+            if donor is None and self._prompt_is_coming(request):
+                plan.skipped.append(Skipped(request.request_id, "prefix_wait"))
+                index += 1
+                continue
+            start = request.num_prompt_tokens - 1 if donor else 0
+            shared = start // pool.block_size
             reason = None
-            num_tokens = min(len(request.token_ids) - request.num_computed_tokens, budget, self.chunk_limit)
-            missing = pool.blocks_for(request.num_computed_tokens + num_tokens)
+            num_tokens = min(len(request.token_ids) - start, budget, self.chunk_limit)
+            missing = pool.blocks_for(start + num_tokens) - shared
             if len(running) >= self.max_num_seqs:
                 reason = "max_num_seqs"
             elif budget == 0:
@@ -142,15 +155,36 @@ class Scheduler:
                 # After a preemption there is no room by definition: admitting now would only move the shortage.
                 reason = "no_blocks"
             if reason is not None:
-                plan.skipped.extend(Skipped(r.request_id, reason) for r in islice(waiting, MAX_SKIPPED_LISTED))
+                left = islice(waiting, index, index + MAX_SKIPPED_LISTED)
+                plan.skipped.extend(Skipped(r.request_id, reason) for r in left)
                 return
-            waiting.popleft()
+            del waiting[index]
             running.append(request)
             request.status = Status.RUNNING
             request.block_table = pool.open(request.request_id)
+            if donor:
+                pool.share(request.request_id, donor.block_table[:shared])
             pool.grow(request.request_id, missing)
+            if donor:
+                request.num_computed_tokens = start
+                if start % pool.block_size:
+                    # Both will write into the block in which the prompt ends, so the fork gets a copy of its own.
+                    plan.copies.append((donor.block_table[shared], request.block_table[shared]))
             self._schedule(plan, request, num_tokens)
             budget -= num_tokens
+
+    def _donor(self, request: Request) -> Request | None:
+        """An answer to the same prompt that has its KV, all but the last token's, which every answer computes itself."""
+        wanted = request.num_prompt_tokens - 1
+        if wanted == 0:
+            return None
+        return next(
+            (r for r in request.group if r.status is Status.RUNNING and r.num_computed_tokens >= wanted), None
+        )
+
+    def _prompt_is_coming(self, request: Request) -> bool:
+        """Whether another answer is computing the prompt just now, so that waiting is cheaper than doing it again."""
+        return request.num_prompt_tokens > 1 and any(r.status is Status.RUNNING for r in request.group)
 
     def _schedule(self, plan: StepPlan, request: Request, num_tokens: int) -> None:
         start = request.num_computed_tokens
@@ -181,3 +215,13 @@ class Scheduler:
         request.block_table = []
         request.status = Status.FINISHED
         request.finish_reason = reason
+
+
+def _keep_logprobs(plan: StepPlan, result: StepResult) -> None:
+    for item, found in zip(plan.scheduled, result.prompt_logprobs, strict=False):
+        assert isinstance(item.request, Request)
+        item.request.prompt_logprobs.extend(found)
+    for item, logprobs in zip(plan.scheduled, result.logprobs, strict=False):
+        assert isinstance(item.request, Request)
+        if logprobs is not None and item.request.status is Status.RUNNING:
+            item.request.logprobs.append(logprobs)

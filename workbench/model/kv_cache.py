@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from workbench.model.config import ModelConfig
@@ -18,3 +20,9 @@ class KVCache:
         self.storage = torch.zeros(shape, dtype=dtype, device=device)
         self.layers = list(self.storage.unbind(0))
         self.block_size = block_size
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Copies whole blocks, in all layers: pairs of (from, to). No block may be both."""
+        if copies:
+            sources, targets = torch.tensor(copies, device=self.storage.device).T
+            self.storage[:, targets] = self.storage[:, sources]

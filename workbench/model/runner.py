@@ -12,8 +12,13 @@ from workbench.attention.interface import AttentionBatch
 from workbench.model.cost import StepCost
 from workbench.model.decoder import Batch, Decoder
 from workbench.model.kv_cache import KVCache
+from workbench.model.logprobs import logprobs_of
 from workbench.model.sampling import sample
-from workbench.plan import RequestView, StepPlan, StepResult
+from workbench.plan import Logprobs, RequestView, StepPlan, StepResult
+
+
+PROMPT_LOGPROB_ROWS = 128
+"""Rows of logits held at once for prompt_logprobs: a row is as long as the vocabulary."""
 
 
 class _Prompt(NamedTuple):
@@ -45,17 +50,48 @@ class ModelRunner:
             self.cache.block_size,
         )
         prepared = self.now()
+        self.cache.copy_blocks(plan.copies)
         hidden = self.decoder.forward(batch, self.cache)
         sampling = [item.request for item in plan.scheduled if item.samples]
         logits = self.decoder.logits(hidden[batch.sampled_rows]) if sampling else None
         self._synchronize()
         computed = self.now()
-        sampled = iter(sample(logits, sampling).tolist() if logits is not None else ())
-        token_ids = [next(sampled) if item.samples else None for item in plan.scheduled]
+        chosen = sample(logits, sampling).tolist() if logits is not None else []
+        sampled = iter(zip(chosen, self._logprobs(logits, chosen, sampling), strict=True))
+        pairs = [next(sampled) if item.samples else (None, None) for item in plan.scheduled]
+        prompt_logprobs = self._prompt_logprobs(plan, batch, hidden)
         done = self.now()
         flops, num_bytes = self.cost.of(plan)
         phases = {"prepare": prepared - begin, "forward": computed - prepared, "sample": done - computed}
-        return StepResult(token_ids, flops, num_bytes, phases)
+        return StepResult(
+            [token_id for token_id, _ in pairs], flops, num_bytes, phases, [found for _, found in pairs], prompt_logprobs
+        )
+
+    def _logprobs(
+        self, logits: torch.Tensor | None, chosen: list[int], requests: list[RequestView]
+    ) -> list[Logprobs | None]:
+        found: list[Logprobs | None] = [None] * len(chosen)
+        for row, (token_id, request) in enumerate(zip(chosen, requests, strict=True)):
+            if logits is not None and request.params.logprobs is not None:
+                found[row] = logprobs_of(logits[row : row + 1], [token_id], request.params.logprobs)[0]
+        return found
+
+    def _prompt_logprobs(self, plan: StepPlan, batch: Batch, hidden: torch.Tensor) -> list[list[Logprobs]]:
+        """For each scheduled request that wants them, those of the prompt tokens that its new hidden states predict."""
+        found: list[list[Logprobs]] = []
+        for item, row in zip(plan.scheduled, batch.attention.query_start, strict=False):
+            request, wanted = item.request, item.request.params.prompt_logprobs
+            found.append([])
+            if wanted is None:
+                continue
+            # Position p predicts token p + 1. What was told before a preemption is not told again.
+            first = max(item.start, request.num_prompt_logprobs)
+            last = min(item.start + item.num_tokens, request.num_prompt_tokens - 1)
+            for begin in range(first, last, PROMPT_LOGPROB_ROWS):
+                end = min(begin + PROMPT_LOGPROB_ROWS, last)
+                logits = self.decoder.logits(hidden[row + begin - item.start : row + end - item.start])
+                found[-1] += logprobs_of(logits, request.token_ids[begin + 1 : end + 1], wanted)
+        return found
 
     @torch.inference_mode()
     def logits(self, token_ids: list[int]) -> torch.Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
+from workbench.model.penalties import adjust
 from workbench.plan import RequestView
 
 _MASK = (1 << 64) - 1
@@ -23,10 +24,11 @@ def uniform(seed: int, position: int) -> float:
 def sample(logits: torch.Tensor, requests: Sequence[RequestView]) -> torch.Tensor:
     """The next token of each request: logits ``[num_requests, vocab_size]`` float32 → ids ``[num_requests]`` int64.
 
-    Steps, in the order of transformers' processors: end tokens are forbidden until ``min_tokens`` are out; temperature;
-    ``top_k``; ``top_p`` over what is left, keeping the smallest set of likeliest tokens that reaches it.
+    Steps, in the order of transformers' processors: `workbench.model.penalties.adjust`; temperature; ``top_k``; ``top_p``
+    over what is left, keeping the smallest set of likeliest tokens that reaches it; ``min_p``, dropping tokens less
+    likely than ``min_p`` times the likeliest.
     """
-    logits = _forbid_early_end(logits, requests)
+    logits = adjust(logits, requests)
     chosen = logits.argmax(-1)
     # Rows with a filter are sampled in order of likelihood, rows without in order of the vocabulary: separate calls, so
     # that a neighbour's filter cannot change a row's order and with it the token its random number picks.
@@ -40,21 +42,7 @@ def sample(logits: torch.Tensor, requests: Sequence[RequestView]) -> torch.Tenso
 
 
 def _filtered(request: RequestView) -> bool:
-    return request.params.top_k > 0 or request.params.top_p < 1.0
-
-
-def _forbid_early_end(logits: torch.Tensor, requests: Sequence[RequestView]) -> torch.Tensor:
-    rows, columns = [], []
-    for i, request in enumerate(requests):
-        if len(request.token_ids) - request.num_prompt_tokens < request.params.min_tokens:
-            ends = [token for token in request.stop_token_ids if token < logits.shape[-1]]
-            rows += [i] * len(ends)
-            columns += ends
-    if not rows:
-        return logits
-    logits = logits.clone()
-    logits[torch.tensor(rows, device=logits.device), torch.tensor(columns, device=logits.device)] = float("-inf")
-    return logits
+    return request.params.top_k > 0 or request.params.top_p < 1.0 or request.params.min_p > 0.0
 
 
 def _scaled(logits: torch.Tensor, requests: Sequence[RequestView]) -> torch.Tensor:
@@ -80,8 +68,10 @@ def _pick_likeliest(logits: torch.Tensor, requests: Sequence[RequestView]) -> to
     probabilities = scores.softmax(-1)
     before = probabilities.cumsum(-1) - probabilities
     top_p = torch.tensor([r.params.top_p for r in requests], dtype=torch.float64, device=device)[:, None]
-    # The likeliest token always stays: nothing lies before it.
-    kept = probabilities.masked_fill(before >= top_p, 0.0)
+    min_p = torch.tensor([r.params.min_p for r in requests], dtype=torch.float64, device=device)[:, None]
+    # The likeliest token always stays: nothing lies before it, and it is as likely as itself.
+    dropped = (before >= top_p) | (probabilities < min_p * probabilities[:, :1])
+    kept = probabilities.masked_fill(dropped, 0.0)
     return order.gather(-1, _invert(kept, requests)[:, None])[:, 0]
 
 
