@@ -69,8 +69,8 @@ class CheckedEngine:
         trace = self.engine.step()
         self._check_shares(trace, unfinished)
         self._check_tokens(trace)
-        self._check_blocks(trace)
         self.check_state()
+        self._check_blocks(trace)
         return trace
 
     def failing_step(self, error: type[BaseException]) -> None:

@@ -65,7 +65,7 @@ LONG: list[str | list[int]] = [
     _KOREAN * 2,
     _CODE * 3 + "print(fibonacci(",
     _STORY * 4 + "Then",
-    _STORY * 7 + "At last",
+    _STORY * 8 + _CODE + "At last",
 ]
 """Twenty-eight more, the last close to 600 tokens."""
 

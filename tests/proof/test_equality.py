@@ -16,7 +16,7 @@ import torch
 
 from tests.model.tiny import make_tiny
 from tests.proof.same_tokens import Comparison, greedy, seeded
-from tests.proof.workloads import Job, Served, compare_all, serve, serve_alone, smallest_pool, ways
+from tests.proof.workloads import Job, Served, compare_all, poison_unused_kv, serve, serve_alone, smallest_pool, ways
 from workbench import LLM
 
 BLOCK_SIZES = (1, 16, 17)
@@ -126,19 +126,9 @@ def test_poison_in_unused_kv_changes_nothing(
     what earlier owners left."""
     folder, alone = models[family]
     llm = open_llm(folder, backend, 16, num_kv_blocks=smallest_pool(jobs, 16), max_num_batched_tokens=24)
-    rows, execute = llm.runner.cache.storage.flatten(1, 2), llm.runner.execute
-
-    def poisoned(plan: Any) -> Any:
-        unwritten = torch.ones(rows.shape[1], dtype=torch.bool)
-        for request in llm.engine.scheduler.running:
-            computed = range(request.num_computed_tokens)
-            unwritten[[request.block_table[i // 16] * 16 + i % 16 for i in computed]] = False
-        rows[:, unwritten] = float("nan")
-        return execute(plan)
-
-    llm.runner.execute = poisoned  # type: ignore[method-assign]
+    poison_unused_kv(llm)
     served = serve(llm, jobs)
-    assert rows.isnan().any() and sum(served.preemptions) > 0
+    assert llm.runner.cache.storage.isnan().any() and sum(served.preemptions) > 0
     compare_all("poisoned", jobs, alone, served, llm, TALLY)
 
 

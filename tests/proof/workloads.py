@@ -10,6 +10,7 @@ import torch
 
 from tests.proof.same_tokens import Comparison
 from workbench import LLM, SamplingParams
+from workbench.plan import StepPlan, StepResult
 
 
 class Job(NamedTuple):
@@ -77,3 +78,20 @@ def compare_all(name: str, jobs: list[Job], expected: Served, got: Served, llm: 
     for index, job in enumerate(jobs):
         where = f"{name}, job {index}"
         tally.compare(where, job.prompt, expected.outputs[index], got.outputs[index], last_logits(llm))
+
+
+def poison_unused_kv(llm: LLM) -> None:
+    """From now on, before every step, each row that no running request has written is NaN: free blocks, tails of used
+    ones, and what earlier owners left."""
+    rows, execute = llm.runner.cache.storage.flatten(1, 2), llm.runner.execute
+    block_size = llm.config.block_size
+
+    def poisoned(plan: StepPlan) -> StepResult:
+        unwritten = torch.ones(rows.shape[1], dtype=torch.bool)
+        for request in llm.engine.scheduler.running:
+            table, computed = request.block_table, range(request.num_computed_tokens)
+            unwritten[[table[i // block_size] * block_size + i % block_size for i in computed]] = False
+        rows[:, unwritten] = float("nan")
+        return execute(plan)
+
+    llm.runner.execute = poisoned  # type: ignore[method-assign]
