@@ -24,11 +24,11 @@ class RunnerFailed(RuntimeError):
 
 class EngineMachine(RuleBasedStateMachine):
     @initialize(
-        block_size=st.sampled_from([1, 2, 3, 4, 7, 16]),
-        num_kv_blocks=st.integers(1, 16),
-        max_model_len=st.integers(2, 60),
-        max_num_batched_tokens=st.sampled_from([1, 2, 3, 5, 8, 17, 64]),
-        max_num_seqs=st.sampled_from([1, 2, 3, 8]),
+        block_size=st.sampled_from([4, 2, 3, 1, 7, 16]),
+        num_kv_blocks=st.sampled_from([6, 3, 8, 12, 4, 1, 2, 16]),
+        max_model_len=st.sampled_from([40, 60, 25, 10, 3, 2]),
+        max_num_batched_tokens=st.sampled_from([17, 64, 8, 5, 3, 2, 1]),
+        max_num_seqs=st.sampled_from([8, 3, 2, 1]),
         long_prefill_token_threshold=st.sampled_from([0, 0, 1, 3, 9]),
         eos=st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=2),
     )
@@ -38,13 +38,13 @@ class EngineMachine(RuleBasedStateMachine):
         self.checked = CheckedEngine(self.engine, eos)
         SEEN["schedules"] += 1
 
-    @rule(seed=st.integers(0, 1 << 20), count=st.integers(1, 4))
+    @rule(seed=st.integers(0, 1 << 20), count=st.integers(1, 6))
     def add(self, seed: int, count: int) -> None:
         """Some requests at once. One number stands for all that is drawn of them: cheaper than a choice for each."""
         draw = Random(seed)
         for _ in range(count):
             most = min(self.engine.config.max_model_len, self.engine.pool.capacity + 1)
-            length = draw.randint(1, most - 1)
+            length = draw.randint(1, max(1, (most - 1) // draw.choice([1, 2, 4])))
             max_tokens = draw.choice([None, draw.randint(1, most - length)])
             params = SamplingParams(
                 temperature=draw.choice([0.0, 1.0]),
@@ -109,12 +109,14 @@ class EngineMachine(RuleBasedStateMachine):
             SEEN["most_preemptions"] = max([SEEN["most_preemptions"], *counts])
 
 
-def run(max_examples: int) -> dict[str, int]:
+def run(max_examples: int, fixed: bool) -> dict[str, int]:
+    """``fixed``: the same schedules every time."""
     SEEN.update(dict.fromkeys(SEEN, 0))
     quiet = settings(
         max_examples=max_examples,
         stateful_step_count=30,
         deadline=None,
+        derandomize=fixed,
         database=None,
         suppress_health_check=list(HealthCheck),
     )
@@ -123,15 +125,16 @@ def run(max_examples: int) -> dict[str, int]:
 
 
 def test_random_schedules() -> None:
-    seen = run(100)
+    seen = run(150, fixed=True)
     # Nothing is shown by schedules in which nothing happens.
-    assert seen["preemptions"] > 50 and seen["most_preemptions"] > 2 and seen["aborts"] > 50 and seen["failures"] > 10
+    least = {"steps": 2000, "preemptions": 25, "most_preemptions": 2, "aborts": 50, "failures": 30, "refusals": 50}
+    assert all(seen[name] >= count for name, count in least.items()), seen
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(3000)
 def test_ten_thousand_random_schedules(proof) -> None:
-    seen = run(10_000)
+    seen = run(10_000, fixed=False)
     assert seen["schedules"] >= 10_000
     figures = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in seen.items())
     proof.report("random schedules keep every rule after every step", figures)

@@ -184,10 +184,11 @@ def test_ties_top_p_keeps_the_fewest_that_reach_it() -> None:
         assert draws(logits, View(SamplingParams(top_p=top_p)), 2000).nonzero().flatten().tolist() == list(range(kept))
 
 
-def test_a_very_low_temperature_is_greedy_and_finite() -> None:
+@pytest.mark.parametrize("temperature", [1e-3, 1e-6, 1e-310, 5e-324])
+def test_a_very_low_temperature_is_greedy_and_finite(temperature: float) -> None:
     logits = logits_like(0)
     for options in ({}, {"top_p": 0.5}, {"top_k": 4}):
-        view = View(SamplingParams(temperature=1e-6, **options), seed=3)
+        view = View(SamplingParams(temperature=temperature, **options), seed=3)
         assert sample(logits[None], [view]).item() == logits.argmax().item()
 
 

@@ -47,7 +47,9 @@ def _filtered(request: RequestView) -> bool:
 
 def _scaled(logits: torch.Tensor, requests: Sequence[RequestView]) -> torch.Tensor:
     temperature = torch.tensor([r.params.temperature for r in requests], dtype=torch.float64, device=logits.device)
-    return logits.double() / temperature[:, None]
+    wide = logits.double()
+    # From the largest down, so that no temperature, however small, divides anything into infinity.
+    return (wide - wide.amax(-1, keepdim=True)) / temperature[:, None]
 
 
 def _uniforms(requests: Sequence[RequestView], device: torch.device) -> torch.Tensor:
