@@ -18,3 +18,5 @@ class KVCache:
         self.storage = torch.zeros(shape, dtype=dtype, device=device)
         self.layers = list(self.storage.unbind(0))
         self.block_size = block_size
+        self.token_bytes = 2 * config.num_kv_heads * config.head_dim * dtype.itemsize
+        """Bytes of one token's keys and values in one layer."""
