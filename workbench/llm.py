@@ -14,6 +14,7 @@ from workbench.engine.clock import Clock, WallClock
 from workbench.engine.engine import Engine
 from workbench.engine.request import Request
 from workbench.errors import UsageError
+from workbench.interrupts import SafeInterrupts
 from workbench.machine import free_memory, keep_freed_memory
 from workbench.model import store
 from workbench.model.config import ModelConfig
@@ -94,14 +95,15 @@ class LLM:
         listed = _listed(prompts)
         params = _spread(sampling_params, len(listed))
         requests: list[Request] = []
-        try:
-            for prompt, one in zip(listed, params, strict=True):
-                requests.append(self._add(prompt, one))
-            self._run(requests, use_tqdm)
-        except BaseException:
-            for request in requests:
-                self.engine.abort(request.request_id)
-            raise
+        with self._interrupts() as interrupts:
+            try:
+                for prompt, one in zip(listed, params, strict=True):
+                    requests.append(self._add(prompt, one))
+                self._run(requests, use_tqdm, interrupts)
+            except BaseException:
+                for request in requests:
+                    self.engine.abort(request.request_id)
+                raise
         return [self._output(request) for request in requests]
 
     def chat(
@@ -133,9 +135,8 @@ class LLM:
         return self._pieces(prompt, params, self.tokenizer)
 
     def _pieces(self, prompt: Prompt, params: SamplingParams, tokenizer: Tokenizer) -> Iterator[str]:
-        # The request is added here, on the first piece: an iterator that nobody starts must not leave one behind.
-        request = self._add(prompt, params)
-        detokenizer = Detokenizer(tokenizer, request.prompt_token_ids, params.skip_special_tokens)
+        detokenizer = Detokenizer(tokenizer, (), params.skip_special_tokens)
+        request: Request | None = None
         deltas: list[str] = []
 
         def on_token(owner: Request, token_id: int) -> None:
@@ -144,8 +145,12 @@ class LLM:
 
         self.engine.token_listeners.append(on_token)
         try:
+            with self._interrupts():
+                # Here, on the first piece: an iterator that nobody starts must not leave a request behind.
+                request = self._add(prompt, params)
             while request.finish_reason is None:
-                self.engine.step()
+                with self._interrupts():
+                    self.engine.step()
                 # The list may grow while this rests at a yield: another caller's steps bring tokens too.
                 yield from (delta for delta in deltas if delta)
                 deltas.clear()
@@ -154,18 +159,23 @@ class LLM:
                 yield tail
         finally:
             self.engine.token_listeners.remove(on_token)
-            self.engine.abort(request.request_id)
+            if request is not None:
+                self.engine.abort(request.request_id)
+
+    def _interrupts(self) -> SafeInterrupts:
+        return SafeInterrupts(lambda: self.engine.executing)
 
     def _add(self, prompt: Prompt, params: SamplingParams) -> Request:
         return self.engine.requests[self.engine.add_request(prompt, params)]
 
-    def _run(self, requests: list[Request], use_tqdm: bool) -> None:
+    def _run(self, requests: list[Request], use_tqdm: bool, interrupts: SafeInterrupts) -> None:
         from tqdm.auto import tqdm
 
         with tqdm(total=len(requests), desc="requests", unit="req", disable=not use_tqdm) as progress:
             done = tokens = 0
             while done < len(requests):
                 trace = self.engine.step()
+                interrupts.check()
                 tokens += len(trace.new_tokens)
                 ended = sum(request.finish_reason is not None for request in requests) if trace.finished else done
                 if ended > done:

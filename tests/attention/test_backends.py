@@ -89,7 +89,7 @@ def test_names() -> None:
 
 def test_sdpa_groups_are_small_on_a_cpu_and_alike_everywhere() -> None:
     """What a group gathers stays under the limit, however many requests there are; nobody is lost or counted twice."""
-    seen = {b: length for b, length in enumerate([5, 900, 40, 41, 300, 310, 320, 5000, 60, 61, 62, 63])}
+    seen = dict(enumerate([5, 900, 40, 41, 300, 310, 320, 5000, 60, 61, 62, 63]))
     order = sorted(seen, key=lambda b: seen[b])
     for most in (None, 1000, 200):
         groups = sdpa._groups(order, seen, most)

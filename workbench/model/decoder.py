@@ -104,9 +104,9 @@ class Decoder:
         prepared = {w: self.attention.prepare(batch.attention, w, self.dtype) for w in self.windows}
         x = F.embedding(batch.token_ids, self.embedding)
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            x = x + self._attend(layer, x, cos, sin, batch.slots, layer_cache, prepared[layer.window])
+            x += self._attend(layer, x, cos, sin, batch.slots, layer_cache, prepared[layer.window])
             hidden = kernels.rms_norm(x, layer.mlp_norm, self.config.rms_norm_eps)
-            x = x + layer.down(kernels.silu_mul(layer.gate_up(hidden)))
+            x += layer.down(kernels.silu_mul(layer.gate_up(hidden)))
         return x
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
