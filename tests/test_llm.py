@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 import torch
 
+import workbench
 from tests.model.tiny import make_tiny
 from tests.text.tokenizers_made import CORPUS
 from tests.tiny_llm import GREEDY, PROMPTS, assert_empty, open_llm, tokens
@@ -149,6 +154,34 @@ def test_an_interrupt_leaves_the_pool_empty_and_the_llm_usable(
         llm.generate(PROMPTS, GREEDY, use_tqdm=False)
     assert_empty(llm)
     assert tokens(llm) == expected
+
+
+@pytest.mark.parametrize("at", [*range(1, 400, 7), *range(400, 2000, 31)])
+def test_ctrl_c_at_any_line_of_the_bookkeeping_leaves_the_engine_whole(llm: LLM, at: int) -> None:
+    """SIGINT at one line after the other of engine, scheduler and pool: never a leaked block or a lost request."""
+    rooms = tuple(str(Path(workbench.__file__).parent / room) for room in ("engine", "kv"))
+    count = 0
+
+    def tracer(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal count
+        if not frame.f_code.co_filename.startswith(rooms):
+            return None
+        count += event == "line"
+        if count == at and event == "line":
+            signal.raise_signal(signal.SIGINT)
+        return tracer
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        answers = tokens(llm)
+    except KeyboardInterrupt:
+        answers = None
+    finally:
+        sys.settrace(before)
+    assert answers is None or count < at, "an interrupt must not be swallowed"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert_empty(llm)
 
 
 def test_an_interrupt_spares_what_others_have_queued(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ from workbench.sampling_params import SamplingParams
 # for off the processor: measured on two cores with another busy process, a small matrix product took 16 ms instead of
 # 4. It must be said before torch is imported; whoever sets the variable decides.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Large tensors in 2 MB pages: gathering keys and values touches memory all over the pool (a few per cent of a step).
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 if TYPE_CHECKING:
     from workbench.llm import LLM as LLM

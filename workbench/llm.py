@@ -14,6 +14,7 @@ from workbench.engine.clock import Clock, WallClock
 from workbench.engine.engine import Engine
 from workbench.engine.request import Request
 from workbench.errors import UsageError
+from workbench.interrupts import SafeInterrupts
 from workbench.machine import free_memory, keep_freed_memory
 from workbench.model import store
 from workbench.model.config import ModelConfig
@@ -95,15 +96,16 @@ class LLM:
         listed = _listed(prompts)
         params = _spread(sampling_params, len(listed))
         groups: list[list[Request]] = []
-        try:
-            for prompt, one in zip(listed, params, strict=True):
-                groups.append(self._add(prompt, one).group)
-            self._run([request for group in groups for request in group], use_tqdm)
-        except BaseException:
-            for group in groups:
-                for request in group:
-                    self.engine.abort(request.request_id)
-            raise
+        with self._interrupts() as interrupts:
+            try:
+                for prompt, one in zip(listed, params, strict=True):
+                    groups.append(self._add(prompt, one).group)
+                self._run([request for group in groups for request in group], use_tqdm, interrupts)
+            except BaseException:
+                for group in groups:
+                    for request in group:
+                        self.engine.abort(request.request_id)
+                raise
         return [self._output(group) for group in groups]
 
     def chat(
@@ -137,30 +139,38 @@ class LLM:
         return self._pieces(prompt, params)
 
     def _pieces(self, prompt: Prompt, params: SamplingParams) -> Iterator[str]:
-        # The request is added here, on the first piece: an iterator that nobody starts must not leave one behind.
-        request = self._add(prompt, params)
-        text = request.text
-        assert isinstance(text, TextStream)
+        request: Request | None = None
         try:
+            with self._interrupts():
+                # Here, on the first piece: an iterator that nobody starts must not leave a request behind.
+                request = self._add(prompt, params)
+            text = request.text
+            assert isinstance(text, TextStream)
             while request.finish_reason is None:
-                self.engine.step()
+                with self._interrupts():
+                    self.engine.step()
                 if piece := text.take():
                     yield piece
             if piece := text.take():
                 yield piece
         finally:
-            self.engine.abort(request.request_id)
+            if request is not None:
+                self.engine.abort(request.request_id)
+
+    def _interrupts(self) -> SafeInterrupts:
+        return SafeInterrupts(lambda: self.engine.executing)
 
     def _add(self, prompt: Prompt, params: SamplingParams) -> Request:
         return self.engine.requests[self.engine.add_request(prompt, params)]
 
-    def _run(self, requests: list[Request], use_tqdm: bool) -> None:
+    def _run(self, requests: list[Request], use_tqdm: bool, interrupts: SafeInterrupts) -> None:
         from tqdm.auto import tqdm
 
         with tqdm(total=len(requests), desc="requests", unit="req", disable=not use_tqdm) as progress:
             done = tokens = 0
             while done < len(requests):
                 trace = self.engine.step()
+                interrupts.check()
                 tokens += len(trace.new_tokens)
                 ended = sum(request.finish_reason is not None for request in requests) if trace.finished else done
                 if ended > done:

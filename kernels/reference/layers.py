@@ -22,8 +22,9 @@ def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> N
     """
     first, second = x.chunk(2, dim=-1)
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-    x.copy_(rotated)
+    turned = (first * cos).addcmul_(second, sin, value=-1), (second * cos).addcmul_(first, sin)
+    first.copy_(turned[0])
+    second.copy_(turned[1])
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
@@ -32,4 +33,4 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     gate_up ``[num_tokens, 2 · d]``, gate first; returns ``[num_tokens, d]``.
     """
     gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate) * up
+    return F.silu(gate).mul_(up)

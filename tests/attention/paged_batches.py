@@ -50,7 +50,8 @@ class Case:
             start.append(start[-1] + queries)
         width = max(needed)
         padded = torch.tensor([table + table[:1] * (width - len(table)) for table in self.tables])
-        self.batch = AttentionBatch(start, lengths, padded, self.block_size)
+        token_bytes = 2 * self.num_kv_heads * self.head_dim * self.cache.itemsize
+        self.batch = AttentionBatch(start, lengths, padded, self.block_size, token_bytes)
 
     def poisoned(self, value: float = float("nan")) -> torch.Tensor:
         """The cache with every row that no request wrote set to ``value``: free blocks and the tails of used ones."""

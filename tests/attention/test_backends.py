@@ -85,3 +85,17 @@ def test_a_row_does_not_depend_on_its_neighbours(backend: AttentionBackend) -> N
 def test_names() -> None:
     assert attention_backend("auto").name == "sdpa"
     assert {name: attention_backend(name).name for name in BACKENDS} == {name: name for name in BACKENDS}
+
+
+def test_sdpa_groups_are_small_on_a_cpu_and_alike_everywhere() -> None:
+    """What a group gathers stays under the limit, however many requests there are; nobody is lost or counted twice."""
+    seen = dict(enumerate([5, 900, 40, 41, 300, 310, 320, 5000, 60, 61, 62, 63]))
+    order = sorted(seen, key=lambda b: seen[b])
+    for most in (None, 1000, 200):
+        groups = sdpa._groups(order, seen, most)
+        assert [b for group in groups for b in group] == order
+        for group in groups:
+            longest, shortest = max(seen[b] for b in group), min(seen[b] for b in group)
+            assert longest <= max(sdpa.MAX_PADDING * shortest, shortest + sdpa.MIN_PADDING)
+            assert most is None or len(group) == 1 or len(group) * longest <= most
+    assert len(sdpa._groups(order, seen, None)) < len(sdpa._groups(order, seen, 200))

@@ -19,6 +19,8 @@ class AttentionBatch:
     block_tables: torch.Tensor
     """``[batch, max_blocks]`` int64, short tables padded with the request's own first block."""
     block_size: int
+    token_bytes: int
+    """Bytes of one token's keys and values in one layer's cache."""
 
 
 class AttentionBackend(Protocol):

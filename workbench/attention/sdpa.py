@@ -19,6 +19,9 @@ MAX_PADDING = 1.3
 """A group of decodes is closed when its longest context would be this many times its shortest …"""
 MIN_PADDING = 64
 """… and more than this many tokens longer: below that a call of its own costs more than the padding."""
+CPU_GROUP_BYTES = 3_500_000
+"""Gathered keys and values of a group on a CPU: what was just written must still lie in the cache when it is read.
+Measured, 32 requests of 500 tokens: 6 ms a layer in groups of 3 MB, 13 ms in groups of 6 MB."""
 
 
 class _Decodes(NamedTuple):
@@ -48,7 +51,9 @@ class Sdpa:
         decodes = [b for b in range(len(lengths)) if starts[b + 1] - starts[b] == 1]
         chunks = [b for b in range(len(lengths)) if starts[b + 1] - starts[b] > 1]
         seen = {b: lengths[b] if window is None else min(lengths[b], window) for b in decodes}
-        groups = _groups(sorted(decodes, key=lambda b: seen[b]), seen)
+        on_cpu = batch.block_tables.device.type == "cpu"
+        most_tokens = CPU_GROUP_BYTES // batch.token_bytes if on_cpu else None
+        groups = _groups(sorted(decodes, key=lambda b: seen[b]), seen, most_tokens)
         return _Prepared(
             [_decodes(batch, sorted(group), seen, dtype) for group in groups],
             [_chunk(batch, b, window, dtype) for b in chunks],
@@ -67,12 +72,14 @@ class Sdpa:
         return output
 
 
-def _groups(by_length: list[int], seen: dict[int, int]) -> list[list[int]]:
+def _groups(by_length: list[int], seen: dict[int, int], most_tokens: int | None) -> list[list[int]]:
+    """Requests of similar length together; with ``most_tokens`` no group gathers more than that, padding included."""
     groups: list[list[int]] = []
     for b in by_length:
-        shortest = seen[groups[-1][0]] if groups else 0
-        if groups and seen[b] <= max(MAX_PADDING * shortest, shortest + MIN_PADDING):
-            groups[-1].append(b)
+        group = groups[-1] if groups else []
+        alike = bool(group) and seen[b] <= max(MAX_PADDING * seen[group[0]], seen[group[0]] + MIN_PADDING)
+        if alike and (most_tokens is None or (len(group) + 1) * seen[b] <= most_tokens):
+            group.append(b)
         else:
             groups.append([b])
     return groups

@@ -61,8 +61,9 @@ def _print(result: dict[str, Any]) -> None:
         print(f"{name:<28} {value:,.2f}" if isinstance(value, float) else f"{name:<28} {value}")
 
     for name in ("completed", "rejected", "duration", "total_input_tokens", "total_output_tokens", "request_throughput",
-                 "output_throughput", "total_token_throughput", "preemptions", "bookkeeping_share"):  # fmt: skip
+                 "output_throughput", "total_token_throughput", "preemptions"):  # fmt: skip
         line(name, result[name])
+    line("bookkeeping (% of steps)", 100 * result["bookkeeping_share"])
     for metric in ("ttft", "tpot", "itl", "e2el"):
         line(f"median / p99 {metric} (ms)", f"{result[f'median_{metric}_ms']:,.1f} / {result[f'p99_{metric}_ms']:,.1f}")
     for name, peer in result.get("peers", {}).items():

@@ -58,7 +58,8 @@ class Engine:
         self._num_added = 0
         self._num_steps = 0
         self._num_finished = 0
-        self._executing = False
+        self.executing = False
+        """Whether the runner computes just now: the one time in a step when an exception leaves the engine whole."""
         self._inputs: list[dict[str, Any]] = []
         self._aborted: list[Request] = []
         self._counted = (0, 0, 0)
@@ -203,14 +204,14 @@ class Engine:
         return writer
 
     def _execute(self, plan: StepPlan) -> StepResult:
-        self._executing = True
+        self.executing = True
         try:
             return self.runner.execute(plan)
         finally:
-            self._executing = False
+            self.executing = False
 
     def _note(self, event: dict[str, Any]) -> None:
-        self._inputs.append({**event, "during_step": True} if self._executing else event)
+        self._inputs.append({**event, "during_step": True} if self.executing else event)
 
     def _check_params(self, params: SamplingParams) -> None:
         if params.stop and self._open_text is None:

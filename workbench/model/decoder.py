@@ -16,6 +16,7 @@ import kernels
 from workbench.attention.interface import AttentionBackend, AttentionBatch
 from workbench.model.config import ModelConfig
 from workbench.model.kv_cache import KVCache
+from workbench.model.linear import Linear
 from workbench.model.rope import rope_table
 
 
@@ -32,19 +33,6 @@ class Batch:
     attention: AttentionBatch
     sampled_rows: torch.Tensor
     """``[num_sampled]`` int64: the tokens whose logits are wanted"""
-
-
-class Linear:
-    """``x · weightᵀ + bias``; weight ``[out, in]``."""
-
-    __slots__ = ("bias", "weight")
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        self.weight = weight
-        self.bias = bias
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight, self.bias)
 
 
 class Layer:
@@ -116,9 +104,9 @@ class Decoder:
         prepared = {w: self.attention.prepare(batch.attention, w, self.dtype) for w in self.windows}
         x = F.embedding(batch.token_ids, self.embedding)
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            x = x + self._attend(layer, x, cos, sin, batch.slots, layer_cache, prepared[layer.window])
+            x += self._attend(layer, x, cos, sin, batch.slots, layer_cache, prepared[layer.window])
             hidden = kernels.rms_norm(x, layer.mlp_norm, self.config.rms_norm_eps)
-            x = x + layer.down(kernels.silu_mul(layer.gate_up(hidden)))
+            x += layer.down(kernels.silu_mul(layer.gate_up(hidden)))
         return x
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -20,6 +20,8 @@ class KVCache:
         self.storage = torch.zeros(shape, dtype=dtype, device=device)
         self.layers = list(self.storage.unbind(0))
         self.block_size = block_size
+        self.token_bytes = 2 * config.num_kv_heads * config.head_dim * dtype.itemsize
+        """Bytes of one token's keys and values in one layer."""
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copies whole blocks, in all layers: pairs of (from, to). No block may be both."""

@@ -133,7 +133,11 @@ class ModelRunner:
             positions=positions.to(device),
             slots=slots.to(device),
             attention=AttentionBatch(
-                query_start, [start + num for _, start, num in items], tables.to(device), block_size
+                query_start,
+                [start + num for _, start, num in items],
+                tables.to(device),
+                block_size,
+                self.cache.token_bytes,
             ),
             sampled_rows=torch.tensor(rows, dtype=torch.int64).to(device),
         )
