@@ -76,9 +76,9 @@ class RequestOutput:
         return self.outputs[0].logprobs
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``workbench generate --json`` prints."""
+        """The object that ``workbench generate --json`` prints; with several answers they are listed in ``outputs``."""
         metrics = self.metrics
-        return {
+        told = {
             "request_id": self.request_id,
             "prompt_token_ids": self.prompt_token_ids,
             "token_ids": self.token_ids,
@@ -87,3 +87,9 @@ class RequestOutput:
             "num_cached_tokens": self.num_cached_tokens,
             "metrics": {"ttft": metrics.ttft, "tpot": metrics.tpot, "e2e": metrics.e2e, "queue": metrics.queue},
         }
+        if len(self.outputs) > 1:
+            told["outputs"] = [
+                {"index": o.index, "token_ids": o.token_ids, "text": o.text, "finish_reason": o.finish_reason}
+                for o in self.outputs
+            ]
+        return told

@@ -35,6 +35,7 @@ class RequestView(Protocol):
     @property
     def stop_token_ids(self) -> frozenset[int]:
         """Tokens that end the request, the end-of-sequence tokens among them."""
+
     @property
     def num_prompt_logprobs(self) -> int:
         """Prompt tokens whose log probabilities are known already (``prompt_logprobs``)."""

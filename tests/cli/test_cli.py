@@ -153,3 +153,20 @@ def test_help_is_quick_because_it_imports_no_torch():
     code = "import sys; from workbench.cli.parser import build_parser; build_parser(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_stop_text_penalties_and_several_answers_take_effect(tiny_chat, capsys):
+    def run(*flags: str) -> dict:
+        assert main(["generate", "one two three", "--json", "--model", str(tiny_chat), *SMALL, *flags]) == 0
+        return lines(capsys)[0]
+
+    plain = run()
+    cut = plain["text"][2:4]
+    stopped = run("--stop", cut)
+    assert stopped["text"] == plain["text"][: plain["text"].index(cut)] and stopped["finish_reason"] == "stop"
+    assert run("--repetition-penalty", "50", "--ignore-eos")["token_ids"] != run("--ignore-eos")["token_ids"]
+    several = run("--n", "3", "--temperature", "1.5", "--seed", "5")
+    assert [one["index"] for one in several["outputs"]] == [0, 1, 2]
+    assert len({one["text"] for one in several["outputs"]}) > 1
+    assert main(["generate", "x", "--model", str(tiny_chat), "--n", "0"]) == 2
+    assert "n=0" in capsys.readouterr().err

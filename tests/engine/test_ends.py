@@ -7,6 +7,7 @@ import pytest
 from tests.engine.paged_fake import answer_alone, greedy, open_engine
 from workbench.engine.engine import Engine
 from workbench.engine.request import Request, Status
+from workbench.engine.trace import StepTrace
 from workbench.errors import UsageError
 from workbench.plan import StepPlan
 from workbench.sampling_params import SamplingParams
@@ -144,8 +145,6 @@ def test_abort_of_the_finished_and_the_unknown_is_no() -> None:
 def test_abort_while_the_step_runs() -> None:
     """Its token was computed for nothing: nobody hears of it, and its blocks are back before the next step."""
     engine = open_engine()
-    heard: list[str] = []
-    engine.token_listeners.append(lambda request, token_id: heard.append(request.request_id))
     engine.add_request(PROMPT, greedy(3), "gone")
     engine.add_request(PROMPT, greedy(3), "stays")
     gone = engine.requests["gone"]
@@ -157,23 +156,23 @@ def test_abort_while_the_step_runs() -> None:
     trace = engine.step()
     engine.runner.during = lambda plan: None
     assert gone.output_token_ids == []
-    assert [new["request_id"] for new in trace.new_tokens] == heard == ["stays"]
+    assert [new["request_id"] for new in trace.new_tokens] == ["stays"]
     assert trace.finished == [{"request_id": "gone", "reason": "abort"}]
     assert list(engine.pool.tables) == ["stays"]
     assert drain(engine) == {"stays": "length"}
 
 
-def test_abort_from_a_token_listener() -> None:
+def test_abort_from_a_listener_that_has_seen_enough() -> None:
     engine = open_engine()
     for name in ("x", "y"):
         engine.add_request(PROMPT, greedy(5), name)
     x = engine.requests["x"]
 
-    def on_token(request: Request, token_id: int) -> None:
-        if request is x and x.num_output_tokens == 2:
+    def listen(trace: StepTrace) -> None:
+        if x.num_output_tokens == 2 and x.finish_reason is None:
             assert engine.abort("x")
 
-    engine.token_listeners.append(on_token)
+    engine.listeners.append(listen)
     assert drain(engine) == {"x": "abort", "y": "length"}
     assert x.output_token_ids == ANSWER[:2]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from typing import Any
+
 import pytest
 
 from tests.engine.checked import BrokenRule, CheckedEngine
@@ -107,9 +109,9 @@ def stale_position(patch: pytest.MonkeyPatch) -> None:
     """A commit that counts a chunk as one token: the next step starts behind where it should."""
     commit = Scheduler.commit
 
-    def stale(self: Scheduler, plan: StepPlan, result: StepResult) -> list[Request]:
+    def stale(self: Scheduler, plan: StepPlan, result: StepResult, text_stops: Any = ()) -> list[Request]:
         plan = StepPlan([item._replace(num_tokens=1) for item in plan.scheduled])
-        return commit(self, plan, result)
+        return commit(self, plan, result, text_stops)
 
     patch.setattr(Scheduler, "commit", stale)
 
@@ -187,8 +189,8 @@ def one_token_too_many(patch: pytest.MonkeyPatch) -> None:
 def doubled_token(patch: pytest.MonkeyPatch) -> None:
     append = Request.append
 
-    def twice(self: Request, token_id: int) -> str | None:
-        reason = append(self, token_id)
+    def twice(self: Request, token_id: int, text_stops: bool = False) -> str | None:
+        reason = append(self, token_id, text_stops)
         if reason is None and self.num_output_tokens == 2:
             self.token_ids.append(token_id)
         return reason
@@ -197,7 +199,7 @@ def doubled_token(patch: pytest.MonkeyPatch) -> None:
 
 
 def stop_before_min_tokens(patch: pytest.MonkeyPatch) -> None:
-    def eager(self: Request, token_id: int) -> str | None:
+    def eager(self: Request, token_id: int, text_stops: bool = False) -> str | None:
         self.token_ids.append(token_id)
         if token_id in self.stop_token_ids:
             return "stop"

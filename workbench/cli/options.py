@@ -13,6 +13,10 @@ SAMPLING_FLAGS = {
     "temperature": "0 is greedy",
     "top_p": "keep the smallest set of likeliest tokens that reaches this probability",
     "top_k": "keep this many likeliest tokens; 0 = all",
+    "min_p": "drop tokens less likely than this share of the likeliest",
+    "presence_penalty": "taken off the logits of tokens that the answer holds",
+    "frequency_penalty": "taken off once for each time",
+    "repetition_penalty": "divides the logits of tokens seen in prompt or answer; 1 = none",
     "max_tokens": "most tokens of an answer",
     "min_tokens": "least tokens of an answer",
     "ignore_eos": "do not stop at an end-of-sequence token",
@@ -63,5 +67,8 @@ def add_sampling_flags(parser: argparse.ArgumentParser, **defaults: Any) -> None
 def sampling_params(args: argparse.Namespace) -> SamplingParams:
     """The `SamplingParams` of the flags. ``--seed`` is the engine's: a request's seed comes from it and its number."""
     return SamplingParams(
-        **{name: getattr(args, name) for name in SAMPLING_FLAGS}, stop_token_ids=tuple(args.stop_token_ids)
+        **{name: getattr(args, name) for name in SAMPLING_FLAGS},
+        n=getattr(args, "n", 1),
+        stop=args.stop,
+        stop_token_ids=tuple(args.stop_token_ids),
     )

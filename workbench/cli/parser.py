@@ -21,6 +21,7 @@ def build_parser() -> argparse.ArgumentParser:
         "prompts", nargs="*", metavar="PROMPT", help="text; without any, one prompt a line from standard input"
     )
     one.add_argument("--record", metavar="FILE", help="write every step to FILE as JSONL")
+    one.add_argument("--n", type=int, default=1, metavar="N", help="answers to each prompt (default: 1)")
     add_sampling_flags(one, temperature=0.0, max_tokens=128)
     add_engine_flags(one)
 

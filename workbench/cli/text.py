@@ -26,7 +26,8 @@ def generate(args: argparse.Namespace) -> None:
         if args.json:
             print(json.dumps(output.to_dict(), ensure_ascii=False))
         else:
-            print(f"{prompt}{output.text}")
+            for answer in output.outputs:
+                print(f"{prompt}{answer.text}")
 
 
 def chat(args: argparse.Namespace) -> None:

@@ -215,11 +215,15 @@ class Engine:
 
     def _check_params(self, params: SamplingParams) -> None:
         if params.stop and self._open_text is None:
-            raise UsageError(f"stop={params.stop!r} needs a tokenizer and this model came without one: use stop_token_ids")
+            raise UsageError(
+                f"stop={params.stop!r} needs a tokenizer and this model came without one: use stop_token_ids"
+            )
         for name in ("logit_bias", "stop_token_ids"):
             for token_id in getattr(params, name) or ():
                 if self._vocab_size is not None and token_id >= self._vocab_size:
-                    raise UsageError(f"{name}: token id {token_id} is out of range; the vocabulary has {self._vocab_size}")
+                    raise UsageError(
+                        f"{name}: token id {token_id} is out of range; the vocabulary has {self._vocab_size}"
+                    )
 
     def _token_ids(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):

@@ -178,9 +178,7 @@ class Scheduler:
         wanted = request.num_prompt_tokens - 1
         if wanted == 0:
             return None
-        return next(
-            (r for r in request.group if r.status is Status.RUNNING and r.num_computed_tokens >= wanted), None
-        )
+        return next((r for r in request.group if r.status is Status.RUNNING and r.num_computed_tokens >= wanted), None)
 
     def _prompt_is_coming(self, request: Request) -> bool:
         """Whether another answer is computing the prompt just now, so that waiting is cheaper than doing it again."""

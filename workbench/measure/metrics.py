@@ -33,7 +33,7 @@ def serving_metrics(traces: Iterable[StepTrace], rejected: int = 0) -> dict[str,
             if "add" in event:
                 added = event["add"]
                 arrivals[added["request_id"]] = added["arrival_time"]
-                prompt_tokens[added["request_id"]] = len(added["prompt_token_ids"])
+                prompt_tokens[added["request_id"]] = len(added.get("prompt_token_ids", ()))
                 start = min(start, added["arrival_time"])
         start = min(start, trace.time)
         end = trace.time + trace.duration

@@ -64,7 +64,12 @@ class ModelRunner:
         flops, num_bytes = self.cost.of(plan)
         phases = {"prepare": prepared - begin, "forward": computed - prepared, "sample": done - computed}
         return StepResult(
-            [token_id for token_id, _ in pairs], flops, num_bytes, phases, [found for _, found in pairs], prompt_logprobs
+            [token_id for token_id, _ in pairs],
+            flops,
+            num_bytes,
+            phases,
+            [found for _, found in pairs],
+            prompt_logprobs,
         )
 
     def _logprobs(
