@@ -59,6 +59,7 @@ def add_sampling_flags(parser: argparse.ArgumentParser, **defaults: Any) -> None
             group.add_argument(
                 flag, type=type(default), default=default, metavar="N", help=f"{text} (default: {default})"
             )
+    group.add_argument("--stop", nargs="+", default=(), metavar="TEXT", help="text that ends an answer")
     group.add_argument(
         "--stop-token-ids", type=int, nargs="+", default=(), metavar="ID", help="tokens that end an answer"
     )

@@ -25,8 +25,8 @@ class Engine:
     """Serves requests step by step.
 
     ``config`` must say ``num_kv_blocks`` and ``max_model_len`` (`LLM` works them out from the model and the memory).
-    ``tokenize`` turns text prompts into token ids; without it prompts must be token ids. ``open_text`` makes the text of
-    a new answer (request id, parameters); without it stop strings are refused. ``listeners`` are called with
+    ``tokenize`` turns text prompts into token ids; without it prompts must be token ids. ``open_text`` makes the text
+    of a new answer (request id, parameters); without it stop strings are refused. ``listeners`` are called with
     each `StepTrace`.
     """
 
@@ -124,7 +124,7 @@ class Engine:
     def abort(self, request_id: str) -> bool:
         """Ends a request in any state and frees its blocks. False when there is no such unfinished request.
 
-        The answers of ``n`` are requests of their own, named ``ID``, ``ID.1``, ``ID.2``, …; each is ended by its own id.
+        The answers of ``n`` are requests of their own: ``ID``, ``ID.1``, ``ID.2``, …; each is ended by its own id.
         """
         request = self.requests.pop(request_id, None)
         if request is None:

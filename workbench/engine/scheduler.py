@@ -174,7 +174,7 @@ class Scheduler:
             budget -= num_tokens
 
     def _donor(self, request: Request) -> Request | None:
-        """An answer to the same prompt that has its KV, all but the last token's, which every answer computes itself."""
+        """An answer to the same prompt that has its KV but for the last token's, which every answer computes itself."""
         wanted = request.num_prompt_tokens - 1
         if wanted == 0:
             return None

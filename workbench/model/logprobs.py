@@ -10,7 +10,7 @@ from workbench.plan import Logprob, Logprobs
 
 
 def logprobs_of(logits: torch.Tensor, token_ids: Sequence[int], num_top: int) -> list[Logprobs]:
-    """For each row of logits ``[rows, vocab_size]`` float32: its token and the ``num_top`` likeliest ones, likeliest first.
+    """For each row of logits ``[rows, vocab_size]`` float32: its token, then the ``num_top`` likeliest ones.
 
     The token itself always stands in front, so a row has ``num_top`` or ``num_top + 1`` entries.
     """

@@ -27,7 +27,7 @@ class TextStream:
         return "".join(self._parts)
 
     def push(self, token_id: int, may_stop: bool = True) -> bool:
-        """Adds a token's text. True when a stop string is complete with it and ``may_stop`` (``min_tokens`` are out)."""
+        """Adds a token's text. True when a stop string is complete with it; ``may_stop``: ``min_tokens`` are out."""
         self._held += self._detokenizer.push(token_id)
         return self._settle(may_stop)
 
