@@ -171,6 +171,8 @@ def test_ctrl_c_at_any_line_of_the_bookkeeping_leaves_the_engine_whole(llm: LLM,
             signal.raise_signal(signal.SIGINT)
         return tracer
 
+    # A process that was started in the background ignores SIGINT; Python then has no handler for it.
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     before = sys.gettrace()
     sys.settrace(tracer)
     try:
@@ -179,8 +181,9 @@ def test_ctrl_c_at_any_line_of_the_bookkeeping_leaves_the_engine_whole(llm: LLM,
         answers = None
     finally:
         sys.settrace(before)
+        restored = signal.signal(signal.SIGINT, inherited)
     assert answers is None or count < at, "an interrupt must not be swallowed"
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert restored is signal.default_int_handler
     assert_empty(llm)
 
 

@@ -15,8 +15,11 @@ def list_(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(rows, indent=2))
         return
-    for row in rows:
-        print("  ".join(f"{value}" for value in row.values() if value not in (None, "")))
+    names = list(rows[0])
+    cells = [names, *([_cell(row[name]) for name in names] for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
+    for line in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
 def fetch(args: argparse.Namespace) -> None:
@@ -37,6 +40,12 @@ def doctor(args: argparse.Namespace) -> int:
     from workbench import doctor
 
     return doctor.main(args.json)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None else str(value)
 
 
 def _print(facts: dict[str, Any], indent: str = "") -> None:
