@@ -66,7 +66,7 @@ def test_forks_wait_for_the_prompt_and_say_so(folder: Path) -> None:
     llm = open_llm(folder, max_num_batched_tokens=3)
     llm.engine.add_request(PROMPT, params(n=3), "x")
     first = llm.engine.step()
-    assert [skip for skip in first.skipped] == [
+    assert list(first.skipped) == [
         {"request_id": "x.1", "reason": "prefix_wait"},
         {"request_id": "x.2", "reason": "prefix_wait"},
     ]

@@ -16,7 +16,6 @@ from workbench.model.logprobs import logprobs_of
 from workbench.model.sampling import sample
 from workbench.plan import Logprobs, RequestView, StepPlan, StepResult
 
-
 PROMPT_LOGPROB_ROWS = 128
 """Rows of logits held at once for prompt_logprobs: a row is as long as the vocabulary."""
 
