@@ -18,8 +18,8 @@ def adjust(logits: torch.Tensor, requests: Sequence[RequestView]) -> torch.Tenso
     """Logits ``[num_requests, vocab_size]`` float32 with each request's own changes; the argument is left as it is.
 
     In this order: end tokens are forbidden until ``min_tokens`` are out; ``logit_bias`` is added; the repetition
-    penalty divides positive and multiplies negative logits of seen tokens; the presence penalty is taken off once for a token
-    that the output holds, the frequency penalty once for each time.
+    penalty divides positive and multiplies negative logits of seen tokens; the presence penalty is taken off once for a
+    token that the output holds, the frequency penalty once for each time.
     """
     adjusted = None
     for row, request in enumerate(requests):
