@@ -7,6 +7,7 @@ accepted option always takes effect. Nothing here imports torch.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from dataclasses import dataclass, field
 from typing import Any
@@ -166,7 +167,9 @@ class EngineConfig:
     enforce_eager: bool = _option(False, "never capture a step (nothing is captured yet, so every step is eager)")
     batch_invariant: bool = _option(False, "the same bits whatever else is in the batch", unbuilt=(True,))
     max_num_queued_reqs: int | None = _option(None, "most requests that may wait", unbuilt_unless_default=True)
-    num_threads: int | None = _option(None, "CPU threads; default: all that this process may use", minimum=1)
+    num_threads: int | None = _option(
+        None, "CPU threads; default: all that this process may use", minimum=1, maximum=1024
+    )
 
     def __post_init__(self) -> None:
         for spec in dataclasses.fields(self):
@@ -205,6 +208,8 @@ def _check(config: EngineConfig, name: str, value: Any, meta: Any, type_: str) -
     wanted: Any = {"int": int, "float": (int, float), "bool": bool, "str": str}[kind]
     if not isinstance(value, wanted) or (kind != "bool" and isinstance(value, bool)):
         raise UsageError(f"{name}={value!r} must be of type {type_}, not {type(value).__name__}")
+    if kind == "float" and not math.isfinite(value):
+        raise UsageError(f"{name}={value!r} must be a finite number")
     choices, unbuilt = meta.get("choices"), meta.get("unbuilt", ())
     if choices and value not in choices:
         raise UsageError(f"{name}={value!r} is not known; choose from {', '.join(choices)}")

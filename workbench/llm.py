@@ -118,6 +118,8 @@ class LLM:
 
         A conversation is a list of ``{"role": …, "content": …}``.
         """
+        if not isinstance(messages, (list, tuple)):
+            raise UsageError(f"messages are a list of {{'role': …, 'content': …}}, not a {type(messages).__name__}")
         conversations: Sequence[Any] = [messages] if messages and isinstance(messages[0], Mapping) else messages
         return self.generate([self._chat_prompt(talk) for talk in conversations], sampling_params, use_tqdm)
 
@@ -172,7 +174,8 @@ class LLM:
                 trace = self.engine.step()
                 interrupts.check()
                 tokens += len(trace.new_tokens)
-                ended = sum(request.finish_reason is not None for request in requests) if trace.finished else done
+                # Counted anew each time: a request may also end in a step that somebody else made.
+                ended = sum(request.finish_reason is not None for request in requests)
                 if ended > done:
                     progress.set_postfix_str(f"{tokens} tokens", refresh=False)
                     progress.update(ended - done)
@@ -201,10 +204,14 @@ class LLM:
     def _chat_prompt(self, messages: Messages) -> list[int]:
         if self.tokenizer is None:
             raise UsageError("chat needs a tokenizer with a chat template and this model came without one")
-        return self.tokenizer.apply_chat_template([dict(message) for message in messages])
+        if not isinstance(messages, (list, tuple)):
+            raise UsageError(f"a conversation is a list of {{'role': …, 'content': …}}, not {messages!r}")
+        return self.tokenizer.apply_chat_template(messages)
 
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if not isinstance(prompts, (str, list, tuple, range)):
+        raise UsageError(f"prompts are text, token ids, or a list of such, not a {type(prompts).__name__}")
     if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
@@ -213,6 +220,8 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 def _spread(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
+    if not isinstance(params, (list, tuple)) or not all(isinstance(one, SamplingParams) for one in params):
+        raise UsageError(f"sampling_params={params!r} must be a SamplingParams or a list of them")
     if len(params) != count:
         raise UsageError(f"{len(params)} SamplingParams for {count} prompts: give one for all or one for each")
     return list(params)

@@ -31,6 +31,8 @@ def throughput(args: argparse.Namespace) -> None:
     for name in ("num_prompts", "repeats"):
         if getattr(args, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} {getattr(args, name)} must be at least 1")
+    if args.output:
+        open(args.output, "a").close()  # A path that cannot be written is told before the run, not after.
     from workbench.measure.throughput import run
     from workbench.measure.workload import uniform_workload
 

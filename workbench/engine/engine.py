@@ -142,6 +142,7 @@ class Engine:
 
     def step(self) -> StepTrace:
         """Plans, executes and commits one step; an exception of the runner leaves the engine able to go on."""
+        self.executing = False  # An interrupt may have come just before the last step could say that it was over.
         start = self.clock.now()
         plan = self.scheduler.plan()
         planned = self.clock.now()
@@ -169,9 +170,19 @@ class Engine:
             "detokenize": detokenized - executed,
             "commit": end - detokenized,
         }
-        for listener in self.listeners:
-            listener(trace)
+        self._tell(trace)
         return trace
+
+    def _tell(self, trace: StepTrace) -> None:
+        """Every listener hears of the step, even if one before it fails; the first failure is raised afterwards."""
+        failure: Exception | None = None
+        for listener in list(self.listeners):
+            try:
+                listener(trace)
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def stats(self) -> dict[str, int]:
         """Counts since the start and the state now."""

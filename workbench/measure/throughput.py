@@ -18,7 +18,6 @@ from workbench.measure.workload import Workload
 from workbench.sampling_params import SamplingParams
 
 SCHEMA_VERSION = 1
-WARM_UP = ([[1, 2, 3, 4]], [4])
 
 Answers = list[list[int]]
 Serve = Callable[[list[list[int]], list[int]], Answers]
@@ -33,8 +32,11 @@ def run(config: EngineConfig, workload: Workload, vs: str | None = None, repeats
     """
     llm = LLM(config)
     prompts, lens, rejected = _admissible(llm, workload)
-    llm.generate(WARM_UP[0], SamplingParams(temperature=0, max_tokens=4, ignore_eos=True), use_tqdm=False)
+    warm_up = [prompts[0][:4]], [min(lens[0], 4)]
+    _ours(llm, *warm_up)
     peers = _peers(llm, config, vs)
+    for serve in peers.values():
+        serve(*warm_up)
     alone = (prompts[:1], lens[:1])
     rounds: list[dict[str, Any]] = []
     for _ in range(repeats):
@@ -121,8 +123,6 @@ def _peers(llm: LLM, config: EngineConfig, vs: str | None) -> dict[str, Serve]:
     model = transformers_model(model_source(config), config.load_format, decoder.dtype, decoder.device, config.seed)
     peer = TransformersPeer(model)
     serves: dict[str, Serve] = {"generate": peer.generate, "generate_batch": peer.generate_batch}
-    for serve in serves.values():
-        serve(*WARM_UP)
     return serves
 
 

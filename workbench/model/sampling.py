@@ -63,7 +63,7 @@ def _pick_any(logits: torch.Tensor, requests: Sequence[RequestView]) -> torch.Te
 
 def _pick_likeliest(logits: torch.Tensor, requests: Sequence[RequestView]) -> torch.Tensor:
     vocab_size, device = logits.shape[-1], logits.device
-    limits = [r.params.top_k if r.params.top_k > 0 else vocab_size for r in requests]
+    limits = [min(r.params.top_k, vocab_size) if r.params.top_k > 0 else vocab_size for r in requests]
     scores, order = _scaled(logits, requests).sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(vocab_size, device=device)
     scores = scores.masked_fill(rank >= torch.tensor(limits, device=device)[:, None], float("-inf"))
