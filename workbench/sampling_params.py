@@ -81,19 +81,19 @@ _DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(SamplingParams)}
 
 
 def _stop_strings(stop: Any) -> tuple[str, ...]:
-    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    for one in strings:
-        if not isinstance(one, str) or not one:
-            raise UsageError(f"stop={stop!r} must be text that is not empty, or a list of such")
-    return strings
+    listed = [stop] if isinstance(stop, str) else [] if stop is None else stop
+    if not isinstance(listed, (list, tuple)) or not all(isinstance(one, str) and one for one in listed):
+        raise UsageError(f"stop={stop!r} must be text that is not empty, or a list of such")
+    return tuple(listed)
 
 
 def _token_ids(name: str, ids: Any) -> tuple[int, ...]:
-    if isinstance(ids, (str, int)) or not all(
-        isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in ids or ()
+    listed = () if ids is None else ids
+    if not isinstance(listed, (list, tuple, range)) or not all(
+        isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in listed
     ):
         raise UsageError(f"{name}={ids!r} must be a list of token ids")
-    return tuple(ids or ())
+    return tuple(listed)
 
 
 def _logit_bias(bias: Any) -> None:
