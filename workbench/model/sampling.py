@@ -25,8 +25,8 @@ def sample(logits: torch.Tensor, requests: Sequence[RequestView]) -> torch.Tenso
     """The next token of each request: logits ``[num_requests, vocab_size]`` float32 → ids ``[num_requests]`` int64.
 
     Steps, in the order of transformers' processors: `workbench.model.penalties.adjust`; temperature; ``top_k``;
-    ``top_p`` over what is left, keeping the smallest set of likeliest tokens that reaches it; ``min_p``, dropping tokens
-    less likely than ``min_p`` times the likeliest.
+    ``top_p`` over what is left, keeping the smallest set of likeliest tokens that reaches it; ``min_p``, dropping
+    tokens less likely than ``min_p`` times the likeliest.
     """
     logits = adjust(logits, requests)
     chosen = logits.argmax(-1)
