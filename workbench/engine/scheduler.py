@@ -142,8 +142,8 @@ class Scheduler:
                 plan.skipped.append(Skipped(request.request_id, "prefix_wait"))
                 index += 1
                 continue
-            start = request.num_prompt_tokens - 1 if donor else 0
-            shared = start // pool.block_size
+            start = request.num_prompt_tokens - 1 if donor else request.num_computed_tokens
+            shared = start // pool.block_size if donor else 0
             reason = None
             num_tokens = min(len(request.token_ids) - start, budget, self.chunk_limit)
             missing = pool.blocks_for(start + num_tokens) - shared
