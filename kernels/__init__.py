@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from kernels import reference
+from kernels.cpu import attention as cpu_attention
 
 MAKERS = ("reference", "triton", "cpu")
 _OPERATIONS: dict[str, dict[str, Callable[..., Any]]] = {
@@ -20,15 +21,15 @@ _OPERATIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "rotary_embedding": {"reference": reference.rotary_embedding},
     "silu_mul": {"reference": reference.silu_mul},
     "write_kv": {"reference": reference.write_kv},
-    "paged_attention": {"reference": reference.paged_attention},
+    "paged_attention": {"reference": reference.paged_attention, "cpu": cpu_attention.paged_attention},
 }
 
 
 def available(op: str) -> list[str]:
-    """The makers of an operation. Raises ValueError for an unknown one."""
+    """The makers of an operation that can run here. Raises ValueError for an unknown one."""
     if op not in _OPERATIONS:
         raise ValueError(f"unknown operation {op!r}; there are {', '.join(_OPERATIONS)}")
-    return list(_OPERATIONS[op])
+    return [maker for maker in _OPERATIONS[op] if maker != "cpu" or not cpu_attention.cannot_run()]
 
 
 def _maker(op: str, maker: str) -> Callable[..., Any]:
@@ -72,5 +73,7 @@ def paged_attention(
     window: int | None = None,
     maker: str = "auto",
 ) -> torch.Tensor:
-    """See `kernels.reference.paged_attention`."""
+    """See `kernels.reference.paged_attention`; the maker ``cpu`` also takes int32 tensors for the two lists."""
+    if maker == "auto" and cpu_attention.suits(q, cache):
+        maker = "cpu"
     return _maker("paged_attention", maker)(q, cache, block_tables, query_start, seq_lens, scale=scale, window=window)

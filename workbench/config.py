@@ -116,7 +116,7 @@ class EngineConfig:
             "xformers",
             "flashmla",
         ),
-        unbuilt=("flex", "cpu", "triton", "flashinfer", "fa3", "flash_attn", "xformers", "flashmla"),
+        unbuilt=("flex", "triton", "flashinfer", "fa3", "flash_attn", "xformers", "flashmla"),
     )
     sampling_backend: str = _option(
         "auto", "who samples", choices=("auto", "torch", "triton", "flashinfer"), unbuilt=("triton", "flashinfer")

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from workbench.attention.interface import Heads
 from workbench.attention.registry import attention_backend
 from workbench.config import EngineConfig, from_options
 from workbench.engine.clock import Clock, WallClock
@@ -60,7 +61,10 @@ class LLM:
         self.tokenizer = _tokenizer(config, source)
         path = source if isinstance(source, Path) else None
         weights = load_weights(self.model_config, path, config.load_format, dtype, device, config.seed)
-        decoder = Decoder(self.model_config, weights, attention_backend(config.attention_backend), max_model_len)
+        shape = self.model_config
+        heads = Heads(shape.num_heads, shape.num_kv_heads, shape.head_dim, dtype, device)
+        attention = attention_backend(config.attention_backend, heads)
+        decoder = Decoder(self.model_config, weights, attention, max_model_len)
         kv_bytes = self.model_config.kv_bytes_per_token(str(dtype).removeprefix("torch."))
         self.config = config.replace(
             max_model_len=max_model_len,

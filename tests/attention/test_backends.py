@@ -6,15 +6,19 @@ import pytest
 import torch
 
 import kernels
+from kernels.cpu import build
 from tests.attention.paged_batches import Case, random_case
 from workbench.attention import sdpa
-from workbench.attention.interface import AttentionBackend
+from workbench.attention.interface import AttentionBackend, Heads
 from workbench.attention.registry import BACKENDS, attention_backend
+from workbench.errors import UsageError
+
+HEADS = Heads(9, 3, 64, torch.float32, torch.device("cpu"))
 
 
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> AttentionBackend:
-    return attention_backend(request.param)
+    return attention_backend(request.param, HEADS)
 
 
 def attend(backend: AttentionBackend, case: Case, cache: torch.Tensor) -> torch.Tensor:
@@ -83,8 +87,36 @@ def test_a_row_does_not_depend_on_its_neighbours(backend: AttentionBackend) -> N
 
 
 def test_names() -> None:
-    assert attention_backend("auto").name == "sdpa"
-    assert {name: attention_backend(name).name for name in BACKENDS} == {name: name for name in BACKENDS}
+    assert attention_backend("auto", HEADS).name == "cpu"
+    assert {name: attention_backend(name, HEADS).name for name in BACKENDS} == {name: name for name in BACKENDS}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"head_dim": 12}, "head_dim=12"),
+        ({"dtype": torch.bfloat16}, "bfloat16"),
+        ({"num_heads": 129, "num_kv_heads": 1}, "129 query heads"),
+        ({"device": torch.device("cuda")}, "cuda"),
+    ],
+)
+def test_auto_takes_sdpa_where_the_kernel_does_not_serve_and_the_name_is_refused(change: dict, reason: str) -> None:
+    heads = HEADS._replace(**change)
+    assert attention_backend("auto", heads).name == "sdpa"
+    with pytest.raises(UsageError, match=reason):
+        attention_backend("cpu", heads)
+
+
+def test_without_a_compiler_sdpa_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_CPU_KERNELS", "none")
+    build.library.cache_clear()
+    try:
+        assert attention_backend("auto", HEADS).name == "sdpa"
+        assert kernels.available("paged_attention") == ["reference"]
+        with pytest.raises(UsageError, match="WORKBENCH_CPU_KERNELS=none"):
+            attention_backend("cpu", HEADS)
+    finally:
+        build.library.cache_clear()
 
 
 def test_sdpa_groups_are_small_on_a_cpu_and_alike_everywhere() -> None:

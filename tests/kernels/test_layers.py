@@ -90,7 +90,7 @@ CALLS = {
         torch.ones(1, 2, 1, 2), torch.zeros(1, 1, 2, 1, 2), torch.tensor([0]), maker=maker
     ),
     "paged_attention": lambda maker: kernels.paged_attention(
-        ONE, torch.zeros(1, 1, 2, 1, 2), torch.tensor([[0]]), [0, 1], [1], scale=1.0, maker=maker
+        torch.ones(1, 1, 8), torch.zeros(1, 1, 2, 1, 8), torch.tensor([[0]]), [0, 1], [1], scale=1.0, maker=maker
     ),
 }
 

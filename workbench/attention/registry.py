@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from workbench.attention.interface import AttentionBackend
+from workbench.attention.cpu import Cpu, why_not
+from workbench.attention.interface import AttentionBackend, Heads
 from workbench.attention.sdpa import Sdpa
 from workbench.attention.torch_native import TorchNative
+from workbench.errors import UsageError
 
-BACKENDS: dict[str, Callable[[], AttentionBackend]] = {"torch_native": TorchNative, "sdpa": Sdpa}
+BACKENDS: dict[str, Callable[[], AttentionBackend]] = {"torch_native": TorchNative, "sdpa": Sdpa, "cpu": Cpu}
 
 
-def attention_backend(name: str) -> AttentionBackend:
-    """The backend of a name that `EngineConfig` has let through. ``auto``: sdpa, the fastest there is so far."""
-    return BACKENDS["sdpa" if name == "auto" else name]()
+def attention_backend(name: str, heads: Heads) -> AttentionBackend:
+    """The backend of a name that `EngineConfig` has let through.
+
+    ``auto``: our own C++ kernel on a CPU where it can compute these heads and a compiler is there, else sdpa. Raises
+    UsageError for a backend asked for by name that cannot serve them.
+    """
+    reason = why_not(heads)
+    if name == "auto":
+        return Sdpa() if reason else Cpu()
+    if name == "cpu" and reason:
+        raise UsageError(f"attention_backend='cpu' cannot serve this model: {reason}; use 'sdpa' or 'auto'")
+    return BACKENDS[name]()
