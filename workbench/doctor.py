@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,11 @@ class Check:
     """What to do; empty where nothing is to be done."""
 
 
-def run_checks() -> list[Check]:
-    """All checks, in the order in which they matter. None raises: one that breaks says so in its value."""
+def run_checks(only: Sequence[str] | None = None) -> list[Check]:
+    """All checks, or ``only`` those of these names, in the order in which they matter.
+
+    None raises: one that breaks says so in its value.
+    """
     torch = _import("torch")
     cuda = _has_cuda(torch)
     checks: list[tuple[str, Callable[[], Check]]] = [
@@ -63,7 +66,8 @@ def run_checks() -> list[Check]:
         ("jupyter", _jupyter),
         ("canary", lambda: _canary(torch, cuda)),
     ]
-    return [_safely(name, cuda or name in ("python", "torch", "model"), check) for name, check in checks]
+    wanted = [(name, check) for name, check in checks if only is None or name in only]
+    return [_safely(name, cuda or name in ("python", "torch", "model"), check) for name, check in wanted]
 
 
 def main(args_json: bool) -> int:

@@ -34,37 +34,63 @@ from workbench.text.tokenizer import Tokenizer
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, str]]
 
+LOADED_BY = ("model", "tokenizer", "load_format", "device", "dtype", "quantization")
+"""The options that say which weights are loaded, and how (dummy weights come from the seed too)."""
+CACHE_OPTIONS = (
+    "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization", "kv_cache_dtype", "attention_backend",
+    "sampling_backend", "enforce_eager", "batch_invariant", "num_threads",
+)  # fmt: skip
+"""The options that take effect when the model's cache and runner are made, and not in an engine."""
+
 
 class LLM:
     """A model and the engine that serves it.
 
-    ``LLM(model="smollm2-135m", **options)`` or ``LLM(EngineConfig(...))``. Raises UsageError for options that are wrong
-    or not supported and WorkbenchError when the model is not here or is damaged.
+    ``LLM(model="smollm2-135m", **options)`` or ``LLM(EngineConfig(...))``. ``weights_of``: an LLM whose weights and
+    tokenizer serve this one too, so that nothing is loaded again; cache and engine are its own. Raises UsageError for
+    options that are wrong or not supported and WorkbenchError when the model is not here or is damaged.
     """
 
-    def __init__(self, config: EngineConfig | None = None, *, clock: Clock | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        config: EngineConfig | None = None,
+        *,
+        clock: Clock | None = None,
+        weights_of: LLM | None = None,
+        **options: Any,
+    ) -> None:
         if config is not None and not isinstance(config, EngineConfig):
             raise UsageError(f"LLM takes an EngineConfig or keyword options such as model=…, not {config!r}")
         if config is not None and options:
             raise UsageError(f"give an EngineConfig or options, not both; put {', '.join(options)} into the config")
-        config = config or from_options(options)
+        config = config or from_options(({} if weights_of is None else weights_of.loaded_by) | options)
+        if weights_of is not None:
+            _require_same(config, weights_of.loaded_by)
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
-        device = _device(config.device)
+        device = resolve_device(config.device)
         if device.type == "cpu":
             keep_freed_memory()
+        self.loaded_by = {name: getattr(config, name) for name in LOADED_BY}
+        if config.load_format == "dummy":
+            self.loaded_by["seed"] = config.seed
+        """The options that another LLM must share to be opened with ``weights_of`` this one."""
         source = model_source(config)
         self.model_config: ModelConfig = read_model_config(source, config.load_format)
         self.model_config.require_supported()
         dtype = _dtype(config.dtype, self.model_config.dtype, device)
         max_model_len = resolve_max_model_len(config, self.model_config.max_position_embeddings)
-        self.tokenizer = _tokenizer(config, source)
-        path = source if isinstance(source, Path) else None
-        weights = load_weights(self.model_config, path, config.load_format, dtype, device, config.seed)
         shape = self.model_config
         heads = Heads(shape.num_heads, shape.num_kv_heads, shape.head_dim, dtype, device)
         attention = attention_backend(config.attention_backend, heads)
-        decoder = Decoder(self.model_config, weights, attention, max_model_len)
+        if weights_of is None:
+            self.tokenizer = _tokenizer(config, source)
+            path = source if isinstance(source, Path) else None
+            weights = load_weights(self.model_config, path, config.load_format, dtype, device, config.seed)
+            decoder = Decoder(self.model_config, weights, attention, max_model_len)
+        else:
+            self.tokenizer = weights_of.tokenizer
+            decoder = weights_of.runner.decoder.sharing_weights(attention, max_model_len)
         kv_bytes = self.model_config.kv_bytes_per_token(str(dtype).removeprefix("torch."))
         self.config = config.replace(
             max_model_len=max_model_len,
@@ -76,8 +102,25 @@ class LLM:
         clock = clock or WallClock()
         weight_bytes = self.model_config.weight_bytes(str(dtype).removeprefix("torch."))
         self.runner = ModelRunner(decoder, cache, StepCost(self.model_config, weight_bytes, kv_bytes), clock.now)
-        self.engine = Engine(
-            self.config,
+        self.engine = self._open_engine(self.config, clock)
+
+    def new_engine(self, **options: Any) -> Engine:
+        """Another engine over this model and its KV cache, with some of its options changed (limits, policies).
+
+        The cache serves engines one after the other: the first step of an idle one takes it over, and an engine that
+        loses it amid a request fails at its next step (`KVCache.lend_to`). Raises UsageError for options that belong to
+        the model or its cache.
+        """
+        for name in options:
+            if name in (*LOADED_BY, *CACHE_OPTIONS):
+                raise UsageError(f"{name} belongs to the model or its cache, not to an engine: open another LLM")
+        config = from_options(self.config.to_dict() | options)
+        resolve_max_model_len(config, self.config.max_model_len or self.model_config.max_position_embeddings)
+        return self._open_engine(config, self.engine.clock)
+
+    def _open_engine(self, config: EngineConfig, clock: Clock) -> Engine:
+        return Engine(
+            config,
             self.runner,
             clock=clock,
             eos_token_ids=self.tokenizer.eos_token_ids if self.tokenizer else self.model_config.eos_token_ids,
@@ -247,7 +290,17 @@ def _tokenizer(config: EngineConfig, source: Path | str) -> Tokenizer | None:
     return None
 
 
-def _device(name: str) -> torch.device:
+def _require_same(config: EngineConfig, loaded_by: dict[str, Any]) -> None:
+    for name, value in loaded_by.items():
+        if getattr(config, name) != value:
+            raise UsageError(
+                f"{name}={getattr(config, name)!r}: the weights to be shared were loaded with {value!r}; leave it "
+                "out, or leave weights_of out to load them anew"
+            )
+
+
+def resolve_device(name: str) -> torch.device:
+    """``auto``, ``cpu`` or ``cuda`` as a device; raises UsageError where torch sees no GPU for ``cuda``."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():

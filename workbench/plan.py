@@ -41,6 +41,15 @@ class RequestView(Protocol):
         """Prompt tokens whose log probabilities are known already (``prompt_logprobs``)."""
 
 
+class PoolView(Protocol):
+    """What a runner may read of the pool whose block ids stand in a plan."""
+
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def block_size(self) -> int: ...
+
+
 class Scheduled(NamedTuple):
     """One request's share of a step: its tokens ``start … start + num_tokens`` are computed."""
 
@@ -79,6 +88,10 @@ class StepPlan:
     """KV blocks to copy before anything is computed: (from, to)."""
     skipped: list[Skipped] = field(default_factory=list)
     preempted: list[str] = field(default_factory=list)
+    pool: PoolView | None = field(default=None, compare=False, repr=False)
+    """Whose block ids these are: a cache holds the blocks of one pool at a time. None: nobody shares the cache."""
+    continues: bool = field(default=False, compare=False, repr=False)
+    """Whether anything that earlier steps left in the pool's blocks is still needed."""
 
     @property
     def num_tokens(self) -> int:

@@ -71,7 +71,7 @@ class Scheduler:
 
     def plan(self) -> StepPlan:
         """Decides the next step and takes the blocks it needs."""
-        plan = StepPlan()
+        plan = StepPlan(pool=self.pool, continues=any(request.num_computed_tokens for request in self.running))
         budget = self._serve_running(plan, self.max_num_batched_tokens)
         self._admit_waiting(plan, budget)
         return plan

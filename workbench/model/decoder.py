@@ -6,6 +6,7 @@ value; gate, up), so a step makes fewer and larger products.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +90,13 @@ class Decoder:
         self.windows = list(dict.fromkeys(layer.window for layer in self.layers))
         self.scale = config.head_dim**-0.5
         self.cos, self.sin = rope_table(config, max_model_len, self.embedding.device)
+
+    def sharing_weights(self, attention: AttentionBackend, max_model_len: int) -> Decoder:
+        """Another decoder over the same weights, for another backend or another context length."""
+        other = copy.copy(self)
+        other.attention = attention
+        other.cos, other.sin = rope_table(self.config, max_model_len, self.device)
+        return other
 
     @property
     def device(self) -> torch.device:

@@ -43,6 +43,7 @@ class ModelRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         """Computes every scheduled token; samples for each request that has caught up."""
         begin = self.now()
+        self.cache.lend_to(plan.pool, plan.continues)
         batch = self._batch(
             [(item.request, item.start, item.num_tokens) for item in plan.scheduled],
             [item.samples for item in plan.scheduled],
