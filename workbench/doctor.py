@@ -52,7 +52,7 @@ def run_checks(only: Sequence[str] | None = None) -> list[Check]:
     None raises: one that breaks says so in its value.
     """
     torch = _import("torch")
-    cuda = _has_cuda(torch)
+    cuda = os.environ.get("WORKBENCH_DEVICE") != "cpu" and _has_cuda(torch)
     checks: list[tuple[str, Callable[[], Check]]] = [
         ("python", _python),
         ("torch", lambda: _torch(torch)),
@@ -131,7 +131,7 @@ def _device(torch: Any, cuda: bool) -> Check:
     if wanted == "cuda":
         remedy = "unset WORKBENCH_DEVICE, or use a machine and a torch build with CUDA"
         return Check("device", False, True, f"WORKBENCH_DEVICE=cuda, but torch sees none; {text}", remedy)
-    if _has_nvidia_driver():
+    if wanted != "cpu" and _has_nvidia_driver():
         built = torch is not None and torch.version.cuda is not None
         remedy = (
             "update the NVIDIA driver, or check CUDA_VISIBLE_DEVICES"

@@ -1,7 +1,30 @@
-"""What notebooks show: pure functions from traces and block pools to tables, and the course and glossary as data."""
+"""What notebooks use: the lesson, and pure functions from traces and block pools to tables.
 
-from workbench.lab.course import course_map, glossary
-from workbench.lab.figures import block_tables, holders, pool_map, step_table, timeline
-from workbench.lab.table import Cell, Table
+Names are imported on first use, so that nothing is loaded that a notebook does not need.
+"""
 
-__all__ = ["Cell", "Table", "block_tables", "course_map", "glossary", "holders", "pool_map", "step_table", "timeline"]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_NAMES = {
+    "workbench.lab.course": ("course_map", "glossary"),
+    "workbench.lab.figures": ("block_tables", "holders", "pool_map", "step_table", "timeline"),
+    "workbench.lab.lesson": ("Lesson", "current_lesson", "start"),
+    "workbench.lab.table": ("Cell", "Table"),
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Kept under the package's own name: a module that is called like what it exports would otherwise hide it.
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

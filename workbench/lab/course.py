@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from workbench.lab.table import Cell, Table
 
@@ -14,6 +14,13 @@ class Notebook(NamedTuple):
     name: str
     """File name without its ending, ``00_start_here``."""
     idea: str
+    triton: bool = False
+    """Whether it runs Triton kernels, which without a GPU can be interpreted but not timed."""
+
+    @property
+    def number(self) -> str:
+        """``00``."""
+        return self.name[:2]
 
 
 class Term(NamedTuple):
@@ -48,7 +55,7 @@ def glossary() -> Table:
     return Table(["term", "한국어", "meaning", "notebook"], [list(term) for term in terms()])
 
 
-def _data(name: str) -> list[dict[str, str]]:
+def _data(name: str) -> list[dict[str, Any]]:
     text = resources.files("workbench.lab").joinpath("data", name).read_text(encoding="utf-8")
-    entries: list[dict[str, str]] = json.loads(text)
+    entries: list[dict[str, Any]] = json.loads(text)
     return entries
