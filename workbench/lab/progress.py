@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from workbench.lab.files import write_atomically
 from workbench.model.store import home
@@ -31,15 +31,13 @@ class Progress:
         self.path = path
         self._say = say
         self._kept = _empty()
-        if path is not None:
-            with self._locked():
-                self._load()
+        with self._locked():
+            self._load()
 
     def entries(self, notebook: str, kind: str) -> Entries:
         """A copy of the entries of one kind, in the order in which they were first made."""
-        if self.path is not None:
-            with self._locked():
-                self._load()
+        with self._locked():
+            self._load()
         return dict(self._kept["notebooks"].get(notebook, {}).get(_known(kind), {}))
 
     def notebooks(self, kind: str) -> dict[str, Entries]:
@@ -51,11 +49,9 @@ class Progress:
         """Keeps one entry (anything JSON holds) in place of an older one of that name."""
         _known(kind)
         with self._locked():
-            if self.path is not None:
-                self._load()
+            self._load()
             self._kept["notebooks"].setdefault(notebook, {}).setdefault(kind, {})[name] = entry
-            if self.path is not None:
-                self._save(self.path)
+            self._save()
 
     def record_exercise(self, notebook: str, exercise: str, state: str) -> None:
         """``state`` in words: not attempted, fails, passes, skipped."""
@@ -63,7 +59,8 @@ class Progress:
 
     def _load(self) -> None:
         """What the file holds; a file that cannot be used is moved out of the way, and what is in memory stays."""
-        assert self.path is not None
+        if self.path is None:
+            return
         try:
             self._kept = _checked(json.loads(self.path.read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -79,9 +76,11 @@ class Progress:
             else:
                 self._say(f"{self.path.name} cannot be used ({error}); it is set aside as {aside.name}")
 
-    def _save(self, path: Path) -> None:
+    def _save(self) -> None:
+        if self.path is None:
+            return
         try:
-            write_atomically(path, json.dumps(self._kept, ensure_ascii=False, indent=1) + "\n")
+            write_atomically(self.path, json.dumps(self._kept, ensure_ascii=False, indent=1) + "\n")
         except OSError as error:
             self._memory_only(error)
 
@@ -92,21 +91,25 @@ class Progress:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Nobody else who takes this lock changes the file meanwhile. The operating system drops it with its holder."""
-        if self.path is None:
+        lock = self._lock_file()
+        if lock is None:
             yield
             return
         import fcntl
 
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            lock = self.path.with_name(f".{self.path.name}.lock").open("w")
-        except OSError as error:
-            self._memory_only(error)
-            yield
-            return
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+    def _lock_file(self) -> IO[str] | None:
+        if self.path is None:
+            return None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            return self.path.with_name(f".{self.path.name}.lock").open("w")
+        except OSError as error:
+            self._memory_only(error)
+            return None
 
 
 def open_progress(tier: str, keep: bool = True) -> Progress:
