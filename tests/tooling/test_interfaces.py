@@ -100,6 +100,16 @@ def test_engine_and_llm_methods():
     assert missing(NAMES["LLM.generate"], parameters(workbench.LLM.generate)) == []
 
 
+def test_the_lab():
+    import workbench.lab as lab
+
+    assert missing(NAMES["workbench.lab"], lab) == []
+    assert missing(NAMES["Lesson"], lab.Lesson) == []
+    assert missing(NAMES["Lesson.measure"], parameters(lab.Lesson.measure)) == []
+    assert parameters(lab.start) == ["number"]
+    assert parameters(lab.Lesson.predict)[1:] == ["name", "value", "unit", "choices"]
+
+
 def test_kernels():
     import kernels
 

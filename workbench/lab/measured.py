@@ -92,12 +92,14 @@ def reading(name: str, value: Any, unit: str) -> tuple[float | str, float | None
 
 def limit(name: str, roofline: Any, unit: str) -> float | None:
     """The roofline's number in ``unit``: a number as it is, a ``Prediction`` (its ``seconds``) turned into the unit."""
-    if roofline is None or _is_number(roofline):
-        return roofline
+    if roofline is None:
+        return None
+    if _is_number(roofline):
+        return float(roofline)
     seconds = getattr(roofline, "seconds", None)
-    if not _is_number(seconds):
+    if seconds is None or not _is_number(seconds):
         raise UsageError(f"{name}: roofline={roofline!r}; give a number in {unit or 'the unit of the value'}")
-    return seconds * per_second(name, unit)
+    return float(seconds) * per_second(name, unit)
 
 
 def per_second(name: str, unit: str) -> float:

@@ -20,7 +20,7 @@ from workbench.lab.files import write_atomically
 
 SCHEMA_VERSION = 1
 FOLDER = Path(workbench.__file__).resolve().parents[1] / "notebooks" / "recorded"
-FIELDS = {"notebook": str, "device": str, "driver": (str, type(None)), "provenance": dict, "workload": str}
+FIELDS: dict[str, Any] = {"notebook": str, "device": str, "driver": (str, type(None)), "provenance": dict, "workload": str}
 NUMBER = (int, float)
 
 
@@ -72,7 +72,7 @@ def read_run(path: Path) -> RecordedRun:
     if not isinstance(data.get("values"), dict) or not data["values"]:
         raise WorkbenchError(f"{path.name} holds no values")
     values = {name: _value(path, name, entry, data) for name, entry in data["values"].items()}
-    return RecordedRun(*(data[field] for field in FIELDS), values)
+    return RecordedRun(**{field: data[field] for field in FIELDS}, values=values)
 
 
 def write_run(
