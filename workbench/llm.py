@@ -72,9 +72,9 @@ class LLM:
         if device.type == "cpu":
             keep_freed_memory()
         self.loaded_by = {name: getattr(config, name) for name in LOADED_BY}
+        """The options that another LLM must share to be opened with ``weights_of`` this one."""
         if config.load_format == "dummy":
             self.loaded_by["seed"] = config.seed
-        """The options that another LLM must share to be opened with ``weights_of`` this one."""
         source = model_source(config)
         self.model_config: ModelConfig = read_model_config(source, config.load_format)
         self.model_config.require_supported()

@@ -20,7 +20,13 @@ from workbench.lab.files import write_atomically
 
 SCHEMA_VERSION = 1
 FOLDER = Path(workbench.__file__).resolve().parents[1] / "notebooks" / "recorded"
-FIELDS: dict[str, Any] = {"notebook": str, "device": str, "driver": (str, type(None)), "provenance": dict, "workload": str}
+FIELDS: dict[str, Any] = {
+    "notebook": str,
+    "device": str,
+    "driver": (str, type(None)),
+    "provenance": dict,
+    "workload": str,
+}
 NUMBER = (int, float)
 
 
