@@ -21,7 +21,7 @@ from workbench.model.weights import load_weights
 TOLERANCE = 1e-4
 NEW_TOKENS = 64
 PROMPT_LENGTHS = (1, 16, 45)
-BACKENDS = ("torch_native", "sdpa")
+BACKENDS = ("torch_native", "sdpa", "cpu")
 
 
 class Saved(NamedTuple):

@@ -20,14 +20,14 @@ from tests.proof.workloads import Job, Served, compare_all, poison_unused_kv, se
 from workbench import LLM
 
 BLOCK_SIZES = (1, 16, 17)
-BACKENDS = ("torch_native", "sdpa")
+BACKENDS = ("torch_native", "sdpa", "cpu")
 LENGTHS = (1, 2, 15, 16, 17, 33, 34, 51)
 OUTPUTS = (24, 17, 16, 15, 20, 24, 1, 18)
 FAMILIES = ("smollm2", "mistral")
 """9 query heads on 3 KV heads with full attention; 4 on 2 with a window of 7."""
 
 CASES = [("smollm2", backend, size) for backend in BACKENDS for size in BLOCK_SIZES]
-CASES += [("mistral", "torch_native", 17), ("mistral", "sdpa", 16)]
+CASES += [("mistral", "torch_native", 17), ("mistral", "sdpa", 16), ("mistral", "cpu", 16)]
 TALLY = Comparison()
 """Of all tests of this file; the last one tells it."""
 
