@@ -11,6 +11,7 @@ class StepCost:
 
     def __init__(self, config: ModelConfig, weight_bytes: int, kv_bytes_per_token: int) -> None:
         """``weight_bytes``: of all weights that a step reads; ``kv_bytes_per_token``: over all layers."""
+        self.config = config
         self.weight_bytes = weight_bytes
         self.kv_bytes_per_token = kv_bytes_per_token
         self.head_flops = 2 * config.hidden_size * config.vocab_size
