@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
+from workbench.lab.display import show_now
 from workbench.lab.exercise_source import Text
 from workbench.lab.table import Cell, Table
 
@@ -93,7 +93,7 @@ class Result:
         return repr(self.view())
 
     def show(self) -> None:
-        show(self.view())
+        show_now(self.view())
         self._shown.append(True)
 
     def _ipython_display_(self) -> None:
@@ -101,17 +101,7 @@ class Result:
         if self._shown:
             self._shown.clear()
         else:
-            show(self.view())
-
-
-def show(thing: Any) -> None:
-    """Into the notebook, or as text where there is no IPython."""
-    try:
-        from IPython.display import display
-    except ImportError:
-        print(repr(thing))
-    else:
-        display(thing)
+            show_now(self.view())
 
 
 def printed_lines(text: str) -> str:
