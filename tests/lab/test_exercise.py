@@ -271,7 +271,7 @@ def test_the_solution_is_one_recorded_call_away():
     assert "your turn" not in repr(exercise.hint(1))
     assert kept.states == []
     assert "totals[index] += totals[index - 1]" in exercise.solution()
-    assert kept.states == [("00", "running-total", "solution shown")]
+    assert kept.states == [("00", "running-total/solution", "shown")]
 
 
 def test_hints_are_three():

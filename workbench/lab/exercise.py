@@ -21,7 +21,6 @@ from workbench.lab.exercise_result import (
     PASSES,
     REFERENCE,
     SKIPPED,
-    SOLUTION_SHOWN,
     Result,
 )
 from workbench.lab.exercise_source import Text
@@ -34,7 +33,11 @@ _in_use: list[str] = []
 
 
 class Progress(Protocol):
-    """Where states are kept. ``state``: one of the four of `exercise_result`, or ``solution shown``."""
+    """Where states are kept, the newest of each exercise.
+
+    ``state``: one of the four of `exercise_result`. That a reader looked at a solution is kept beside the state, under
+    ``<id>/solution`` with the state ``shown``: it must replace no pass and be replaced by none.
+    """
 
     def record_exercise(self, notebook: str, exercise: str, state: str) -> None: ...
 
@@ -155,7 +158,7 @@ class Exercise:
 
     def solution(self) -> Text:
         """The source of a solution. That it was shown is recorded in progress."""
-        self._record(SOLUTION_SHOWN)
+        self._record("shown", "/solution")
         return Text(source.solution(source.source_of(self.function)))
 
     # The check.
@@ -250,9 +253,9 @@ class Exercise:
             _in_use.remove(self.id)
             setattr(holder, attribute, original)
 
-    def _record(self, state: str) -> None:
+    def _record(self, state: str, part: str = "") -> None:
         if self.progress is not None:
-            self.progress.record_exercise(self.notebook, self.id, state)
+            self.progress.record_exercise(self.notebook, self.id + part, state)
 
 
 def current_grade() -> str:

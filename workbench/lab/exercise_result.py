@@ -10,8 +10,6 @@ from workbench.lab.table import Cell, Table
 
 NOT_ATTEMPTED, FAILS, PASSES, SKIPPED = "not attempted", "fails", "passes", "skipped"
 STATES = (NOT_ATTEMPTED, FAILS, PASSES, SKIPPED)
-SOLUTION_SHOWN = "solution shown"
-"""Recorded in progress besides the four states, when a reader looks at the solution."""
 YOURS, REFERENCE = "your function", "the reference solution"
 _PRINTED_LINES = 8
 
