@@ -36,7 +36,7 @@ def grade(exercise: str, function: Callable[..., Any], cases: Sequence[Case], se
                 return Result(exercise, NOT_ATTEMPTED, reason=str(error))
             failure = Failure(_name(case), _inputs(function, case), "an answer", "nothing", words=str(error))
         except OutOfTime:
-            words = f"it ran for more than {seconds:g} s and was stopped: does every loop in it end?"
+            words = f"it ran for more than {seconds:g} s: does every loop in it end? No case after this one was run"
             inputs = _inputs(function, case)
             first = first or Failure(_name(case), inputs, "an answer", "none in time", words=words, help=case.help)
             break
