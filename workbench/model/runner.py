@@ -44,18 +44,12 @@ class ModelRunner:
         """Computes every scheduled token; samples for each request that has caught up."""
         begin = self.now()
         self.cache.lend_to(plan.pool, plan.continues)
-        batch = self._batch(
-            [(item.request, item.start, item.num_tokens) for item in plan.scheduled],
-            [item.samples for item in plan.scheduled],
-            self.cache.block_size,
-        )
+        batch = self.prepare(plan)
         prepared = self.now()
-        self.cache.copy_blocks(plan.copies)
-        hidden = self.decoder.forward(batch, self.cache)
-        sampling = [item.request for item in plan.scheduled if item.samples]
-        logits = self.decoder.logits(hidden[batch.sampled_rows]) if sampling else None
+        hidden, logits = self.forward(plan, batch)
         self._synchronize()
         computed = self.now()
+        sampling = [item.request for item in plan.scheduled if item.samples]
         chosen = sample(logits, sampling).tolist() if logits is not None else []
         sampled = iter(zip(chosen, self._logprobs(logits, chosen, sampling), strict=True))
         pairs = [next(sampled) if item.samples else (None, None) for item in plan.scheduled]
@@ -71,6 +65,28 @@ class ModelRunner:
             [found for _, found in pairs],
             prompt_logprobs,
         )
+
+    # The two halves of a step that never look at a value, so that nothing in them waits for the device: they also run on
+    # tensors that hold nothing.
+
+    def prepare(self, plan: StepPlan) -> Batch:
+        """The plan as one variable-length batch on the model's device."""
+        return self._batch(
+            [(item.request, item.start, item.num_tokens) for item in plan.scheduled],
+            [item.samples for item in plan.scheduled],
+            self.cache.block_size,
+        )
+
+    def forward(self, plan: StepPlan, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Runs the decoder once over the plan's batch, after its block copies; writes the cache.
+
+        Hidden states ``[num_tokens, hidden_size]``, and logits ``[num_sampled, vocab_size]`` float32, None where no
+        request has caught up.
+        """
+        self.cache.copy_blocks(plan.copies)
+        hidden = self.decoder.forward(batch, self.cache)
+        logits = self.decoder.logits(hidden[batch.sampled_rows]) if any(i.samples for i in plan.scheduled) else None
+        return hidden, logits
 
     def _logprobs(
         self, logits: torch.Tensor | None, chosen: list[int], requests: list[RequestView]
@@ -129,7 +145,7 @@ class ModelRunner:
         )
         starts = torch.tensor([start for _, start, _ in items])
         counts = torch.tensor([num_tokens for _, _, num_tokens in items])
-        owner = torch.repeat_interleave(torch.arange(len(items)), counts)
+        owner = torch.repeat_interleave(torch.arange(len(items)), counts, output_size=len(token_ids))
         positions = torch.arange(len(token_ids)) - torch.tensor(query_start)[owner] + starts[owner]
         slots = tables[owner, positions // block_size] * block_size + positions % block_size
         rows = [end - 1 for end, wanted in zip(query_start[1:], samples, strict=True) if wanted]

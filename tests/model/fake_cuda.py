@@ -1,0 +1,172 @@
+"""One step on tensors that say they are on ``cuda`` and hold nothing: a tensor left on the CPU then fails.
+
+Run as ``python -m tests.model.fake_cuda [GUARD.so]``, in a process of its own, because the guard stays in torch. Prints
+one JSON object: for the true code and for each seeded bug, None or the error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+from workbench.attention import sdpa
+from workbench.attention.registry import BACKENDS
+from workbench.engine.request import Request
+from workbench.model import kv_cache, logprobs, penalties, rope, sampling
+from workbench.model.architecture import RopeScaling
+from workbench.model.config import ModelConfig
+from workbench.model.configs import shipped_config
+from workbench.model.cost import StepCost
+from workbench.model.decoder import Batch, Decoder
+from workbench.model.kv_cache import KVCache
+from workbench.model.runner import ModelRunner
+from workbench.model.weights.expected import expected_tensors
+from workbench.plan import Scheduled, StepPlan
+from workbench.sampling_params import SamplingParams
+
+BLOCK_SIZE = 4
+CUDA = torch.device("cuda", 0)
+ON_DEVICE: dict[str, Any] = {
+    "temperature": 0.7,
+    "top_p": 0.9,
+    "top_k": 5,
+    "min_p": 0.1,
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.5,
+    "repetition_penalty": 1.3,
+    "logit_bias": {3: 1.0, 7: -2.0},
+    "min_tokens": 9,
+}
+"""The sampling options that change what is computed on the device."""
+ON_HOST = {
+    "n", "seed", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "max_tokens",
+    "skip_special_tokens",
+}  # fmt: skip
+LOGPROBS = {"logprobs", "prompt_logprobs"}
+
+
+def model_config() -> ModelConfig:
+    """Small, with everything on that a supported decoder may have: biases, query and key norms, a window, scaling."""
+    return replace(
+        ModelConfig.from_dict(shipped_config("smollm2-135m")),
+        num_layers=2,
+        sliding_layers=(False, True),
+        sliding_window=8,
+        qkv_bias=True,
+        o_bias=True,
+        mlp_bias=True,
+        qk_norm="head",
+        rope_scaling=RopeScaling("llama3", 8.0, 1.0, 4.0, 64),
+    )
+
+
+def open_runner(backend: str) -> ModelRunner:
+    config = model_config()
+    weights = {name: torch.empty(shape, device=CUDA) for name, shape in expected_tensors(config).items()}
+    decoder = Decoder(config, weights, BACKENDS[backend](), max_model_len=256)
+    return ModelRunner(decoder, KVCache(config, 64, BLOCK_SIZE, torch.float32, CUDA), StepCost(config, 0, 0))
+
+
+def request(prompt: int, output: int, **options: Any) -> Request:
+    """One with so many tokens and blocks enough for them."""
+    made = Request(
+        f"{prompt}+{output}", range(prompt), SamplingParams(**options), max_num_tokens=99, eos_token_ids=(2,)
+    )
+    made.token_ids += [5, 9, 5, 11][:output]
+    made.block_table = list(range(-(-made.num_tokens // BLOCK_SIZE)))
+    return made
+
+
+def plans() -> Iterator[StepPlan]:
+    """A prefill, a decode and a step that mixes the two. Together they sample greedily and with every option."""
+    greedy = {"temperature": 0.0}
+    whole = [Scheduled(request(n, 0, **greedy), 0, n, "prefill", True) for n in (3, 17)]
+    yield StepPlan([*whole, Scheduled(request(60, 0, **greedy), 0, 20, "prefill", False)])
+    one_each: list[dict[str, Any]] = [greedy, {}, *({name: value} for name, value in ON_DEVICE.items())]
+    # Contexts far apart, so that decodes form groups, and near each other, so that some are padded.
+    answering = [request(8 * i * i + 3, 3, **options) for i, options in enumerate(one_each[:5])]
+    answering += [request(30 + i, 3, **options) for i, options in enumerate(one_each[5:])]
+    decodes = [Scheduled(one, one.num_tokens - 1, 1, "decode", True) for one in answering]
+    yield StepPlan(decodes, copies=[(1, 40), (2, 41)])
+    yield StepPlan([*decodes[:3], Scheduled(request(60, 0, **ON_DEVICE), 20, 40, "prefill", True)])
+
+
+def run(backends: Iterable[str]) -> None:
+    """Everything up to the tensor of chosen ids. Raises what torch raises."""
+    # Not inference_mode: under it torch keeps the value of a tensor of one number and tries to bring it to the device.
+    with FakeTensorMode(), torch.no_grad():
+        for backend in backends:
+            runner = open_runner(backend)
+            for plan in plans():
+                _, logits = runner.forward(plan, runner.prepare(plan))
+                sampling_requests = [item.request for item in plan.scheduled if item.samples]
+                assert logits is not None and logits.shape == (len(sampling_requests), runner.decoder.config.vocab_size)
+                chosen = sampling.sample(logits, sampling_requests)
+                for name, tensor in (("logits", logits), ("chosen", chosen), ("cache", runner.cache.storage)):
+                    assert tensor.device == CUDA, f"{name} came out on device {tensor.device}"
+        try:
+            logprobs.logprobs_of(logits, list(range(len(logits))), 5)
+        except DataDependentOutputException:
+            return  # Asked for values, as it must at its end: everything before that stayed on the device.
+        raise AssertionError("logprobs_of never came to its end")
+
+
+class Forgetful:
+    """Torch, but tensors are made without the device that was asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        made = getattr(torch, name)
+        if name not in ("tensor", "arange", "zeros"):
+            return made
+        return lambda *args, device=None, **options: made(*args, **options)
+
+
+def forgets_device(module: ModuleType) -> AbstractContextManager[Any]:
+    return patch.object(module, "torch", Forgetful())
+
+
+def changes_batch(change: Callable[[Batch], Batch]) -> AbstractContextManager[Any]:
+    batch = ModelRunner._batch
+    return patch.object(ModelRunner, "_batch", lambda self, *args: change(batch(self, *args)))
+
+
+BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "token ids": lambda: changes_batch(lambda batch: replace(batch, token_ids=batch.token_ids.cpu())),
+    "rope table": lambda: forgets_device(rope),
+    "kv cache": lambda: forgets_device(kv_cache),
+    "attention slots and masks": lambda: forgets_device(sdpa),
+    "penalties": lambda: forgets_device(penalties),
+    "random numbers": lambda: forgets_device(sampling),
+    "logprobs": lambda: forgets_device(logprobs),
+}
+"""Each leaves what it names on the CPU."""
+
+
+def outcome(seeded: AbstractContextManager[Any], backends: Iterable[str]) -> str | None:
+    try:
+        with seeded:
+            run(backends)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return None
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
+    found = {"true code": outcome(nullcontext(), BACKENDS)}
+    print(json.dumps(found | {name: outcome(seeded(), ["sdpa"]) for name, seeded in BUGS.items()}))
+
+
+if __name__ == "__main__":
+    main()
