@@ -66,7 +66,7 @@ class ModelRunner:
             prompt_logprobs,
         )
 
-    # The two halves of a step that never look at a value, so that nothing in them waits for the device: they also run on
+    # The two halves of a step that never look at a value. So nothing in them waits for the device, and they also run on
     # tensors that hold nothing.
 
     def prepare(self, plan: StepPlan) -> Batch:
