@@ -25,6 +25,11 @@ _OPERATIONS: dict[str, dict[str, Callable[..., Any]]] = {
 }
 
 
+def operations() -> list[str]:
+    """The names of all operations."""
+    return list(_OPERATIONS)
+
+
 def available(op: str) -> list[str]:
     """The makers of an operation that can run here. Raises ValueError for an unknown one."""
     if op not in _OPERATIONS:

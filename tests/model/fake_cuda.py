@@ -19,22 +19,18 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
+from tests.model.bare_runner import open_runner, request
 from workbench.attention import sdpa
 from workbench.attention.registry import BACKENDS
-from workbench.engine.request import Request
 from workbench.model import kv_cache, logprobs, penalties, rope, sampling
 from workbench.model.architecture import RopeScaling
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_config
-from workbench.model.cost import StepCost
-from workbench.model.decoder import Batch, Decoder
-from workbench.model.kv_cache import KVCache
+from workbench.model.decoder import Batch
 from workbench.model.runner import ModelRunner
-from workbench.model.weights.expected import expected_tensors
 from workbench.plan import Scheduled, StepPlan
 from workbench.sampling_params import SamplingParams
 
-BLOCK_SIZE = 4
 CUDA = torch.device("cuda", 0)
 ON_DEVICE: dict[str, Any] = {
     "temperature": 0.7,
@@ -70,23 +66,6 @@ def model_config() -> ModelConfig:
     )
 
 
-def open_runner(backend: str) -> ModelRunner:
-    config = model_config()
-    weights = {name: torch.empty(shape, device=CUDA) for name, shape in expected_tensors(config).items()}
-    decoder = Decoder(config, weights, BACKENDS[backend](), max_model_len=256)
-    return ModelRunner(decoder, KVCache(config, 64, BLOCK_SIZE, torch.float32, CUDA), StepCost(config, 0, 0))
-
-
-def request(prompt: int, output: int, **options: Any) -> Request:
-    """One with so many tokens and blocks enough for them."""
-    made = Request(
-        f"{prompt}+{output}", range(prompt), SamplingParams(**options), max_num_tokens=99, eos_token_ids=(2,)
-    )
-    made.token_ids += [5, 9, 5, 11][:output]
-    made.block_table = list(range(-(-made.num_tokens // BLOCK_SIZE)))
-    return made
-
-
 def plans() -> Iterator[StepPlan]:
     """A prefill, a decode and a step that mixes the two. Together they sample greedily and with every option."""
     greedy = {"temperature": 0.0}
@@ -106,7 +85,7 @@ def run(backends: Iterable[str]) -> None:
     # Not inference_mode: under it torch keeps the value of a tensor of one number and tries to bring it to the device.
     with FakeTensorMode(), torch.no_grad():
         for backend in backends:
-            runner = open_runner(backend)
+            runner = open_runner(model_config(), backend, CUDA, torch.float32)
             for plan in plans():
                 _, logits = runner.forward(plan, runner.prepare(plan))
                 sampling_requests = [item.request for item in plan.scheduled if item.samples]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from workbench import __version__
-from workbench.cli import bench, models, text
+from workbench.cli import bench, info, models, text
 from workbench.cli.options import add_engine_flags, add_sampling_flags
 
 
@@ -44,6 +44,12 @@ def build_parser() -> argparse.ArgumentParser:
     _command(kinds, "info", models.info, "parameters, bytes and FLOPs of a model").add_argument(
         "name", nargs="?", default=None, help="a name, folder, config.json, .gguf file or hub id"
     )
+
+    kinds = _group(commands, "info", "what this machine can do, and what is built to run on it")
+    one = _command(kinds, "hardware", info.hardware, "how fast this machine reads memory and multiplies matrices")
+    one.add_argument("--refresh", action="store_true", help="measure again, even if it was measured before")
+    _command(kinds, "attention", info.attention, "the attention backends")
+    _command(kinds, "kernels", info.kernels, "the operations and who makes them")
 
     _command(commands, "doctor", models.doctor, "check this machine")
     return parser

@@ -146,6 +146,11 @@ class ModelConfig:
         return "MQA" if self.num_kv_heads == 1 else "GQA"
 
     @property
+    def gated_mlp(self) -> bool:
+        """Whether the MLP multiplies a gate into its middle (SwiGLU and its kind): one matrix more."""
+        return self._family.gated_mlp
+
+    @property
     def counted_exactly(self) -> bool:
         """Whether the family is known, so that parameters are exact; otherwise they are an estimate."""
         return self.model_type in FAMILIES
@@ -239,7 +244,7 @@ class ModelConfig:
 
     def _mlp_totals(self, with_bias: bool) -> tuple[int, int]:
         """Parameters of all layers' MLPs: (all of them, those one token passes through)."""
-        gates = 2 if self._family.gated_mlp else 1
+        gates = 2 if self.gated_mlp else 1
 
         def one(width: int) -> int:
             bias = gates * width + self.hidden_size if with_bias and self.mlp_bias else 0

@@ -2,8 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from workbench.errors import UsageError
 from workbench.model.config import ModelConfig
 from workbench.plan import StepPlan
+
+
+class Chunk(Protocol):
+    """What counting asks of a request's part of a step; `workbench.plan.Scheduled` has it."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def num_tokens(self) -> int: ...
+    @property
+    def samples(self) -> bool: ...
+
+
+class Share(NamedTuple):
+    """A request's part of a step without the request: its tokens ``start … start + num_tokens`` are computed."""
+
+    start: int
+    num_tokens: int
+    samples: bool = True
 
 
 class StepCost:
@@ -17,27 +40,73 @@ class StepCost:
         self.head_flops = 2 * config.hidden_size * config.vocab_size
         self.token_flops = config.flops_per_token(0) - self.head_flops
         self.windows = [config.window(layer) for layer in range(config.num_layers)]
-        self.seen_flops = 4 * config.num_heads * config.head_dim
+        self.seen_flops = (config.flops_per_token(1) - config.flops_per_token(0)) // config.num_layers
 
     def of(self, plan: StepPlan) -> tuple[int, int]:
-        """(FLOPs, bytes) of a step.
+        """(FLOPs, bytes) of a step: `flops`, and the weights once with `kv_bytes`."""
+        return self.flops(plan.scheduled), self.weight_bytes + self.kv_bytes(plan.scheduled)
 
-        FLOPs: 2 for each weight a token meets, 4 · heads · head_dim for each token it sees in each layer; the head only
-        for sampled tokens. Bytes: every weight once, each request's visible keys and values once, new ones written.
-        """
+    def flops(self, chunks: Sequence[Chunk]) -> int:
+        """2 for each weight a token meets, 4 · heads · head_dim for each token it sees in each layer; the head only
+        for sampled tokens."""
         flops = 0
-        kv_tokens = 0.0
-        layers = len(self.windows)
-        for window in dict.fromkeys(self.windows):
-            alike = self.windows.count(window)
-            for item in plan.scheduled:
-                end = item.start + item.num_tokens
-                flops += alike * self.seen_flops * (_seen(end, window) - _seen(item.start, window))
-                read = end if window is None else min(end, window + item.num_tokens - 1)
-                kv_tokens += (read + item.num_tokens) * alike / layers
-        sampled = sum(item.samples for item in plan.scheduled)
-        flops += plan.num_tokens * self.token_flops + sampled * self.head_flops
-        return flops, self.weight_bytes + round(kv_tokens * self.kv_bytes_per_token)
+        for window, alike in self._layers():
+            for chunk in chunks:
+                seen = _seen(chunk.start + chunk.num_tokens, window) - _seen(chunk.start, window)
+                flops += alike * self.seen_flops * seen
+        sampled = sum(chunk.samples for chunk in chunks)
+        return flops + sum(chunk.num_tokens for chunk in chunks) * self.token_flops + sampled * self.head_flops
+
+    def kv_bytes(self, chunks: Sequence[Chunk]) -> int:
+        """Each request's visible keys and values read once, its new ones written."""
+        tokens = 0
+        for window, alike in self._layers():
+            for chunk in chunks:
+                end = chunk.start + chunk.num_tokens
+                read = end if window is None else min(end, window + chunk.num_tokens - 1)
+                tokens += (read + chunk.num_tokens) * alike
+        return round(tokens * self.kv_bytes_per_token / len(self.windows))
+
+    def _layers(self) -> list[tuple[int | None, int]]:
+        """Each window and how many layers have it."""
+        return [(window, self.windows.count(window)) for window in dict.fromkeys(self.windows)]
+
+
+def weights_read(config: ModelConfig, samples: bool) -> int:
+    """Parameters that a step reads: every weight once, however many tokens share it.
+
+    Of the embedding table only the rows of its tokens are read, which counts as activations. The head is read in full
+    where any token is sampled, tied to the embedding or not. Raises UsageError for a mixture of experts: which of them
+    a step reads depends on its tokens.
+    """
+    _require_dense(config)
+    parts = config.parameters()
+    return parts.attention + parts.mlp + parts.norm + (config.vocab_size * config.hidden_size if samples else 0)
+
+
+def activations_moved(config: ModelConfig, num_tokens: int, num_sampled: int) -> int:
+    """Numbers that the embedding and the matrix products of a step read as input and write as output.
+
+    The embedding reads a row and writes it. What stays between two products (norms, rotation, the scores of attention)
+    is taken to stay in caches or registers. Raises UsageError for models with experts or latent attention.
+    """
+    _require_dense(config)
+    if config.latent is not None:
+        raise UsageError(f"{config.architecture}: activations of latent attention are not counted yet; choose another")
+    hidden, inner = config.hidden_size, config.intermediate_size
+    heads, kv_heads = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    attention = (hidden + heads + 2 * kv_heads) + (heads + hidden)
+    mlp = (hidden + (2 if config.gated_mlp else 1) * inner) + (inner + hidden)
+    token = 2 * hidden + config.num_layers * (attention + mlp)
+    return num_tokens * token + num_sampled * (hidden + config.vocab_size)
+
+
+def _require_dense(config: ModelConfig) -> None:
+    if config.experts is not None:
+        raise UsageError(
+            f"{config.architecture} is a mixture of {config.experts.num_experts} experts: which weights a step reads "
+            "depends on its tokens, so they are not counted; choose a dense model"
+        )
 
 
 def _seen(length: int, window: int | None) -> int:

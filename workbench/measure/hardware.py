@@ -1,0 +1,210 @@
+"""What this machine can do: how fast it reads memory and how fast it multiplies matrices. Measured once, then kept.
+
+Both are ceilings: no step can read or multiply faster, whatever its code. They are measured and not looked up, because
+what a process gets depends on threads, neighbours and cooling, and not only on the name of a chip.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from workbench.config import EngineConfig
+from workbench.llm import resolve_device
+from workbench.machine import cpu_name, free_memory, num_cpus, total_memory
+from workbench.measure.provenance import provenance
+from workbench.measure.timing import compare, time_call
+from workbench.model.store import home
+
+SCHEMA_VERSION = 1
+MIB = 1024**2
+CPU_BUFFER, GPU_BUFFER = 512 * MIB, 4096 * MIB
+ROW = 4096
+"""Numbers in a row of the buffer that is read: results are one for each row, so hardly anything is written."""
+MATMUL_SECONDS = 0.2
+"""About the longest that one product of matrices may take while it is measured."""
+SMALLEST, LARGEST = 256, 8192
+"""Edges of the square matrices. The largest keeps any machine of today busy for longer than a launch takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """One device and its measured ceilings."""
+
+    device: str
+    """``cpu`` or ``cuda``"""
+    name: str
+    capability: str
+    """Compute capability of a GPU (``9.0``); the vector instructions torch uses on a CPU (``AVX2``)."""
+    memory_bytes: int
+    sms: int | None
+    """Streaming multiprocessors of a GPU."""
+    read_bandwidth: float
+    """Bytes per second."""
+    matmul_flops: dict[str, float]
+    """FLOP/s (a multiply and an add are two) by dtype, for those that this torch multiplies on this device."""
+    threads: int
+    """CPU threads that torch computes with."""
+    measured_at: str
+    """Date and time, ISO 8601."""
+    provenance: dict[str, Any]
+
+
+def hardware(device: str = "auto", refresh: bool = False) -> Hardware:
+    """This machine's ceilings, measured on first use (a few seconds) and kept in ``WORKBENCH_HOME/hardware.json``.
+
+    ``device``: ``auto`` is what `LLM` would take. Kept for each device, number of threads and version of torch; what
+    another machine left there is not used, and a damaged file is measured anew. ``refresh`` measures again. Raises
+    UsageError for a device that is not known or not there.
+    """
+    config = EngineConfig() if device == "auto" else EngineConfig(device=device)
+    chosen = resolve_device(config.device)
+    file, key = home() / "hardware.json", _key(chosen)
+    kept = _read(file)
+    if not refresh and (found := _restored(kept.get(key))) is not None:
+        return found
+    measured = measure(chosen)
+    _write(file, kept | {key: asdict(measured)})
+    return measured
+
+
+def measure(device: torch.device) -> Hardware:
+    """Measures now, whatever is kept."""
+    gpu = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
+    origin = provenance(device)
+    return Hardware(
+        device=device.type,
+        name=_name(device),
+        capability=f"{gpu.major}.{gpu.minor}" if gpu else str(torch.backends.cpu.get_cpu_capability()),
+        memory_bytes=gpu.total_memory if gpu else total_memory(),
+        sms=gpu.multi_processor_count if gpu else None,
+        read_bandwidth=read_bandwidth(device),
+        matmul_flops=matmul_flops(device),
+        threads=torch.get_num_threads(),
+        measured_at=origin["date"],
+        provenance=origin,
+    )
+
+
+def read_bandwidth(device: torch.device, buffer_bytes: int | None = None, repeats: int = 9) -> float:
+    """Bytes per second at which all threads read a buffer far larger than the last cache, from one end to the other.
+
+    Two readers take turns: sums of rows, and a matrix times a vector, as a decode step reads its weights. Both read
+    every number once and write one for a row of 4096, so this is a bandwidth of reading; a copy would also write, and
+    read what it is about to write. The faster reader's median counts: the slower one was held up by its arithmetic.
+    ``buffer_bytes`` is for tests.
+    """
+    size = buffer_bytes or _buffer_bytes(device)
+    # Filled, because memory that was never written is one shared page of zeros, and that stays in the cache.
+    matrix = torch.ones(max(1, size // (4 * ROW)), ROW, device=device)
+    vector = torch.ones(ROW, device=device)
+    readers = {"sums of rows": lambda: matrix.sum(1), "matrix × vector": lambda: torch.mv(matrix, vector)}
+    timings = compare(readers, device=device, warmup=2, repeats=repeats).timings
+    return matrix.nbytes / min(timing.median for timing in timings.values())
+
+
+def matmul_flops(device: torch.device, seconds: float = MATMUL_SECONDS) -> dict[str, float]:
+    """FLOP/s by dtype of a product of two square matrices, as large as takes about ``seconds``; integers count alike.
+
+    At such sizes a number is used hundreds of times for once that it is read, so memory does not hold the product up.
+    float32 is what torch makes of it (on a GPU without TF32, unless that was turned on). What this torch cannot
+    multiply on this device is left out.
+    """
+    rates: dict[str, float] = {}
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int8):
+        try:
+            rates[str(dtype).removeprefix("torch.")] = _matmul_rate(dtype, device, seconds)
+        except (AttributeError, NotImplementedError, RuntimeError):
+            continue
+    return rates
+
+
+def _matmul_rate(dtype: torch.dtype, device: torch.device, seconds: float) -> float:
+    edge = SMALLEST
+    while edge < LARGEST and 8 * time_call(_product(edge, dtype, device), device=device, repeats=1).median < seconds:
+        edge *= 2
+    timing = time_call(_product(edge, dtype, device), device=device, warmup=1, repeats=5)
+    return float(2 * edge**3 / timing.median)
+
+
+def _product(edge: int, dtype: torch.dtype, device: torch.device) -> Callable[[], torch.Tensor]:
+    numbers = torch.arange(edge * edge, device=device).remainder_(7).view(edge, edge).to(dtype)
+    if dtype == torch.int8:
+        integer_product, other = torch._int_mm, numbers.clone().t()  # what GPUs want: the second one column by column
+        return lambda: integer_product(numbers, other)
+    other = numbers.clone()
+    return lambda: torch.mm(numbers, other)
+
+
+def _buffer_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return min(GPU_BUFFER, torch.cuda.mem_get_info(device)[0] // 4)
+    return min(max(CPU_BUFFER, 4 * _last_level_caches()), free_memory() // 4)
+
+
+def _last_level_caches() -> int:
+    """Bytes of all third-level caches together; 0 where the system does not tell."""
+    sizes: dict[str, int] = {}
+    for cache in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cache/index3"):
+        try:
+            owners, size = ((cache / name).read_text(encoding="utf-8").strip() for name in ("shared_cpu_list", "size"))
+            sizes[owners] = int(size.removesuffix("K")) * 1024
+        except (OSError, ValueError):
+            continue
+    return sum(sizes.values())
+
+
+# -- what was measured before -----------------------------------------------------------------------------------------
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
+
+
+def _key(device: torch.device) -> str:
+    """What a measurement is good for: this device, in this machine, with so many threads, by this torch."""
+    host = f"{cpu_name()}, {num_cpus()} CPUs, {total_memory() // MIB} MiB"
+    return f"{device.type}: {_name(device)}; {host}; {torch.get_num_threads()} threads; torch {torch.__version__}"
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """What is kept, by key; nothing if there is no such file or it is damaged."""
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        entries = kept["measured"] if kept["schema_version"] == SCHEMA_VERSION else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return entries if isinstance(entries, dict) else {}
+
+
+def _restored(entry: Any) -> Hardware | None:
+    try:
+        found = Hardware(**entry)
+        rates = [found.read_bandwidth, *found.matmul_flops.values()]
+    except (TypeError, AttributeError):
+        return None
+    good = len(rates) > 1 and all(isinstance(rate, float) and 0 < rate < math.inf for rate in rates)
+    return found if good else None
+
+
+def _write(file: Path, entries: dict[str, Any]) -> None:
+    """In one go, so that who reads meanwhile sees the old file or the new one. A folder that is not ours to write costs
+    only the next measurement."""
+    text = json.dumps({"schema_version": SCHEMA_VERSION, "measured": entries}, indent=2, ensure_ascii=False)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=file.parent, prefix=file.name, delete=False
+        ) as scratch:
+            scratch.write(text)
+        os.replace(scratch.name, file)
+    except OSError:
+        return
