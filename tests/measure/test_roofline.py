@@ -42,7 +42,9 @@ class Traffic(TorchDispatchMode):
         super().__init__()
         decoder = runner.decoder
         linears = [linear for layer in decoder.layers for linear in (layer.qkv, layer.o, layer.gate_up, layer.down)]
-        norms = [norm for layer in decoder.layers for norm in (layer.attn_norm, layer.mlp_norm, layer.q_norm, layer.k_norm)]
+        norms = [
+            norm for layer in decoder.layers for norm in (layer.attn_norm, layer.mlp_norm, layer.q_norm, layer.k_norm)
+        ]
         weights = [decoder.embedding, decoder.norm, *norms]
         weights += [tensor for linear in (*linears, decoder.lm_head) for tensor in (linear.weight, linear.bias)]
         self.weights = {_place(w): w.nbytes for w in weights if w is not None}
@@ -201,6 +203,7 @@ def test_the_plot_reads_on_any_ground_and_without_colour() -> None:
     with pyplot.style.context("dark_background"):  # the reader's own style must not make ink and ground alike
         figure = plot(MACHINE, "float32", {"decode": (0.5, 8e9), "prefill": (60.0, 80e9)})
         figure.savefig(io.BytesIO(), format="png")
+        plot(MACHINE, "bfloat16")  # without points: the roof alone
     assert pyplot.get_fignums() == [], "a notebook would show it twice"
     axes = figure.axes[0]
     assert figure.get_facecolor() == (1, 1, 1, 1) and axes.get_facecolor() == (1, 1, 1, 1)
@@ -210,7 +213,9 @@ def test_the_plot_reads_on_any_ground_and_without_colour() -> None:
     assert list(y[1:]) == [100.0, 100.0] and x[1] == 5.0 and y[0] == pytest.approx(x[0] * 20)
     assert [(p.get_xdata()[0], p.get_ydata()[0]) for p in points] == [(0.5, 8.0), (60.0, 80.0)]
     assert len({p.get_marker() for p in points}) == 2
-    assert {"decode", "prefill"} <= {text.get_text() for text in axes.texts}
+    legend = axes.get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["decode", "prefill"]
+    assert {text.get_color() for text in legend.get_texts()} == {"black"}
     low, high = axes.get_xlim()
     assert low < 0.5 and high > 60
 

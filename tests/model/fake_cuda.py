@@ -29,7 +29,6 @@ from workbench.model.configs import shipped_config
 from workbench.model.decoder import Batch
 from workbench.model.runner import ModelRunner
 from workbench.plan import Scheduled, StepPlan
-from workbench.sampling_params import SamplingParams
 
 CUDA = torch.device("cuda", 0)
 ON_DEVICE: dict[str, Any] = {

@@ -1,8 +1,8 @@
 """The roofline: how long a step must take at least, from what it computes and moves and from what the machine can do.
 
-A machine computes at most so many FLOPs and reads at most so many bytes a second; a step needs some of both, so it lasts
-at least as long as the slower of the two (Williams, Waterman and Patterson 2009). What it leaves out (launching kernels,
-Python, caches that hold part of the data) shows as the gap between the prediction and a measurement.
+A machine computes at most so many FLOPs and reads at most so many bytes a second; a step needs some of both, so it
+lasts at least as long as the slower of the two (Williams, Waterman and Patterson 2009). What it leaves out (launching
+kernels, Python, caches that hold part of the data) shows as the gap between the prediction and a measurement.
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ def plot(hardware: Hardware, dtype: str, points: Mapping[str, tuple[float, float
     right = max([corner * 100, *(intensity * 2 for intensity, _ in points.values())])
     with style.context("default"):
         figure, axes = pyplot.subplots(figsize=(7, 4.2), facecolor="white", layout="constrained")
-        axes.loglog([left, corner, right], [left * hardware.read_bandwidth / 1e9, peak / 1e9, peak / 1e9], color="black")
+        axes.loglog(
+            [left, corner, right], [left * hardware.read_bandwidth / 1e9, peak / 1e9, peak / 1e9], color="black"
+        )
         axes.axvline(corner, color="black", linestyle=":", linewidth=1)
         axes.annotate(
             f"ridge: {corner:.3g} FLOP/byte", (corner, 0.02), xycoords=("data", "axes fraction"), xytext=(4, 0),
@@ -143,7 +145,8 @@ def plot(hardware: Hardware, dtype: str, points: Mapping[str, tuple[float, float
         for number, (label, (intensity, rate)) in enumerate(points.items()):
             marker = _MARKERS[number % len(_MARKERS)]
             axes.plot(intensity, rate / 1e9, marker, color="#0072b2", markersize=8, linestyle="none", label=label)
-            axes.annotate(label, (intensity, rate / 1e9), xytext=(7, -11), textcoords="offset points", fontsize=9)
+        if points:
+            axes.legend(loc="upper left", fontsize=9)  # above the roof, where no point can lie
         axes.set_xlim(left, right)
         axes.set_xlabel("arithmetic intensity (FLOP per byte)")
         axes.set_ylabel("rate (GFLOP/s)")
