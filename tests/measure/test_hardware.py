@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from workbench.attention.registry import BACKENDS, attention_backend
+from workbench.attention.registry import BACKENDS
 from workbench.cli import main
 from workbench.errors import UsageError
 from workbench.measure import hardware as module
@@ -207,7 +207,8 @@ def test_the_command_prints_a_table_or_json(measured: list[Hardware], capsys: py
 
 def test_the_command_lists_backends_and_kernels(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", "attention", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"backends": list(BACKENDS), "auto": attention_backend("auto").name}
+    found = json.loads(capsys.readouterr().out)
+    assert found["backends"] == list(BACKENDS) and found["auto"] in ("cpu", "sdpa")
     assert main(["info", "kernels", "--json"]) == 0
     makers = json.loads(capsys.readouterr().out)
     assert "paged_attention" in makers and all("reference" in names for names in makers.values())

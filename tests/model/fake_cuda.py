@@ -31,6 +31,7 @@ from workbench.model.runner import ModelRunner
 from workbench.plan import Scheduled, StepPlan
 
 CUDA = torch.device("cuda", 0)
+ON_GPU = [name for name in BACKENDS if name != "cpu"]
 ON_DEVICE: dict[str, Any] = {
     "temperature": 0.7,
     "top_p": 0.9,
@@ -142,7 +143,7 @@ def outcome(seeded: AbstractContextManager[Any], backends: Iterable[str]) -> str
 def main() -> None:
     if len(sys.argv) > 1:
         ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
-    found = {"true code": outcome(nullcontext(), BACKENDS)}
+    found = {"true code": outcome(nullcontext(), ON_GPU)}
     print(json.dumps(found | {name: outcome(seeded(), ["sdpa"]) for name, seeded in BUGS.items()}))
 
 

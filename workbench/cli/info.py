@@ -30,13 +30,23 @@ def hardware(args: argparse.Namespace) -> None:
 
 
 def attention(args: argparse.Namespace) -> None:
-    from workbench.attention.registry import BACKENDS, attention_backend
+    import torch
 
-    default = attention_backend("auto").name
+    from workbench.attention.interface import Heads
+    from workbench.attention.registry import BACKENDS, attention_backend
+    from workbench.config import DEFAULT_MODEL, EngineConfig
+    from workbench.llm import resolve_device
+    from workbench.model.config import ModelConfig
+    from workbench.model.configs import shipped_config
+
+    model, device = ModelConfig.from_dict(shipped_config(DEFAULT_MODEL)), resolve_device(EngineConfig().device)
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    chosen = attention_backend("auto", Heads(model.num_heads, model.num_kv_heads, model.head_dim, dtype, device)).name
     if args.json:
-        print(json.dumps({"backends": list(BACKENDS), "auto": default}))
+        print(json.dumps({"backends": list(BACKENDS), "auto": chosen}))
         return
-    print(Table(("backend", "taken by auto"), [(name, "yes" if name == default else "") for name in BACKENDS]))
+    rows = [(name, "yes" if name == chosen else "") for name in BACKENDS]
+    print(Table(("backend", "taken by auto"), rows, f"auto: for {DEFAULT_MODEL} on this machine ({device.type})."))
 
 
 def kernels(args: argparse.Namespace) -> None:
