@@ -7,9 +7,10 @@ from typing import Any
 
 from workbench.engine.trace import StepTrace
 from workbench.kv.pool import BlockPool
+from workbench.lab.snapshot import PoolSnapshot
+from workbench.lab.story import events
 from workbench.lab.table import Cell, Table
 
-_LETTERS = {"prefill": "p", "decode": "d", "recompute": "r"}
 _WORDS = {
     "p": "p16 = 16 prompt tokens computed",
     "d": "d = decode, one token",
@@ -62,11 +63,7 @@ def timeline(traces: Sequence[StepTrace]) -> Table:
 
 def holders(pool: BlockPool) -> list[str]:
     """For each block of the pool, in order of its id, the owner's name; several joined by ``+``; empty where free."""
-    names: list[list[str]] = [[] for _ in range(pool.num_blocks)]
-    for owner, table in pool.tables.items():
-        for block in table:
-            names[block].append(owner)
-    return ["+".join(owners) for owners in names]
+    return ["+".join(owners) for owners in PoolSnapshot.of(pool).owners()]
 
 
 def pool_map(snapshots: Sequence[Sequence[str]], first_step: int = 0) -> Table:
@@ -105,16 +102,4 @@ def _strongest(trace: StepTrace) -> str:
 
 def _column(trace: StepTrace) -> dict[str, Cell]:
     """The signs of one step by request id."""
-    got = {new["request_id"] for new in trace.new_tokens}
-    ended = {end["request_id"] for end in trace.finished}
-    column: dict[str, Cell] = {}
-    for item in trace.scheduled:
-        name, kind = item["request_id"], item["kind"]
-        text = _LETTERS[kind] + (str(item["num_tokens"]) if kind != "decode" else "")
-        text += ("*" if name in got and kind != "decode" else "") + ("!" if name in ended else "")
-        column[name] = Cell(text, kind)
-    # One that was preempted is also left out of the step: the stronger sign stands.
-    column |= {name: Cell("x", "alert") for name in trace.preempted}
-    for skip in trace.skipped:
-        column.setdefault(skip["request_id"], Cell("w", "quiet"))
-    return column
+    return {name: Cell(event.sign, event.tone) for name, event in events(trace).items()}

@@ -61,9 +61,9 @@ class Table:
 
     def __repr__(self) -> str:
         lines = [[str(name) for name in self.head], *([_text(cell) for cell in row] for row in self.rows)]
-        widths = [max(_width(line[column]) for line in lines) for column in range(len(self.head))]
+        widths = [max(columns(line[column]) for line in lines) for column in range(len(self.head))]
         text = [
-            "  ".join(cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True)).rstrip()
+            "  ".join(cell + " " * (width - columns(cell)) for cell, width in zip(line, widths, strict=True)).rstrip()
             for line in lines
         ]
         text.insert(1, "  ".join("-" * width for width in widths))
@@ -81,6 +81,6 @@ def _html(cell: Cell | str | int) -> str:
     return f'<td style="{_CELL}{colour}{unbroken}">{escape(text)}</td>'
 
 
-def _width(text: str) -> int:
+def columns(text: str) -> int:
     """Columns of a terminal that a text takes; a Hangul syllable takes two."""
     return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)

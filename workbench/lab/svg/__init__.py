@@ -1,0 +1,17 @@
+"""Pictures of what the engine did, as SVG text: pure functions of traces and pool snapshots.
+
+All frames of one run have one size and one legend. Text takes the page's own colour, fills are translucent, and every
+colour comes with a letter or a shape.
+"""
+
+from workbench.lab.svg.blocks import block_table_frames, render_block_table
+from workbench.lab.svg.lifeline import render_lifeline
+from workbench.lab.svg.timeline import render_step_timeline, timeline_frames
+
+__all__ = [
+    "block_table_frames",
+    "render_block_table",
+    "render_lifeline",
+    "render_step_timeline",
+    "timeline_frames",
+]
