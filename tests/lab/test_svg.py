@@ -124,6 +124,55 @@ def test_the_blocks_are_those_of_the_pool():
     assert sum(shared) > 10, "forks share the blocks of their prompt"
 
 
+def step(number: int, *shares: tuple[str, int, int]) -> StepTrace:
+    """A step in which each (request, tokens before, tokens now) was computed."""
+    scheduled = [
+        {"request_id": name, "num_computed_tokens": before, "num_tokens": now, "kind": "prefill"}
+        for name, before, now in shares
+    ]
+    counts = dict.fromkeys(("allocated", "freed", "shared", "evicted", "free", "total"), 0)
+    return StepTrace(number, 0.0, 0.0, scheduled, [], [], [], counts, 0, [])
+
+
+@pytest.mark.parametrize("shares", [(("A", 0, 3), ("B", 0, 2)), (("A", 0, 2), ("B", 0, 3))])
+def test_a_shared_block_is_as_full_as_its_fullest_holder_made_it(shares):
+    """Today's engine shares full blocks only, so this is drawn by hand."""
+    snapshot = PoolSnapshot(2, 4, {"A": (0,), "B": (0,)})
+    blocks = marked(render_block_table([step(0, *shares)], [snapshot]), "block")
+    assert [(g["data-holders"], g["data-fill"]) for g in blocks] == [("A+B", "3"), ("", "0")]
+
+
+def test_tables_of_the_pool_have_rows_of_their_own():
+    """At one moment no two tables share a row, and a request keeps its row while it lives."""
+    run = random_run(1, num_kv_blocks=30)
+    rows: dict[str, str | None] = {}
+    reused = 0
+    for upto in range(1, len(run.traces) + 1):
+        root = ET.fromstring(render_block_table(run.traces, run.snapshots, upto))
+        now = {g.get("data-table"): g.find(f"{SVG}text").get("y") for g in root.iter(f"{SVG}g") if g.get("data-table")}
+        assert len(set(now.values())) == len(now)
+        assert all(rows.get(name, row) == row for name, row in now.items())
+        reused += sum(name not in rows and row in rows.values() for name, row in now.items())
+        rows |= now
+    assert reused, "rows of requests that ended are used again"
+
+
+def test_what_comes_while_a_step_is_computed_waits_for_the_next():
+    engine = open_engine()
+    late = iter(["late"])
+    engine.runner.during = lambda plan: [
+        engine.add_request([1, 2], SamplingParams(max_tokens=1), name) for name in late
+    ]
+    with Watch(engine) as run:
+        engine.add_request([1], SamplingParams(max_tokens=2, ignore_eos=True), "early")
+        while engine.has_unfinished():
+            engine.step()
+    row = story.lanes(run.traces)["late"]
+    assert row[0] is None and row[1].kind == "prefill"
+    assert story.arrivals(run.traces)["late"][0] == 1
+    assert marked(render_lifeline(run.traces, "late"), "ttft")[0]["data-ttft"] == "1.0"
+
+
 def test_one_request_of_the_pool():
     run = random_run(1)
     owner = max(run.snapshots[3].tables, key=lambda name: len(run.snapshots[3].tables[name]))

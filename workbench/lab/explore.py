@@ -153,7 +153,9 @@ class Explorer:
         self._area = widgets.HTML(layout={"height": f"{self.height}px", "overflow": "auto"})
         rows = list(self._inputs.values())
         if self.has_button:
-            self._button = widgets.Button(description=self.label, tabbable=True, layout={"width": "auto"})
+            self._button = widgets.Button(
+                description=self.label, tabbable=True, layout={"width": "auto", "align_self": "flex-start"}
+            )
             self._button.on_click(self._on_press)
             rows.append(self._button)
         else:

@@ -8,7 +8,7 @@ from typing import Any
 from workbench.engine.trace import StepTrace
 from workbench.kv.pool import BlockPool
 from workbench.lab.snapshot import PoolSnapshot
-from workbench.lab.story import events
+from workbench.lab.story import events, lanes
 from workbench.lab.table import Cell, Table
 
 _WORDS = {
@@ -47,12 +47,12 @@ def step_table(traces: Sequence[StepTrace]) -> Table:
 
 
 def timeline(traces: Sequence[StepTrace]) -> Table:
-    """One row a request, one column a step; the last rows count the step's tokens and the blocks in use after it.
+    """One row a request in order of arrival, one column a step; the last rows count tokens and blocks in use.
 
     The caption explains only the signs that occur.
     """
     cells = [_column(trace) for trace in traces]
-    names = list(dict.fromkeys(name for column in cells for name in column))
+    names = list(lanes(traces))
     rows: list[list[Cell | str | int]] = [[name, *(column.get(name, Cell("")) for column in cells)] for name in names]
     rows.append(["tokens", *(sum(item["num_tokens"] for item in trace.scheduled) for trace in traces)])
     rows.append(["blocks", *(trace.blocks["total"] - trace.blocks["free"] for trace in traces)])

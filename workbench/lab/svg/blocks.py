@@ -123,7 +123,7 @@ def _layout(traces: Sequence[StepTrace], snapshots: Sequence[PoolSnapshot], requ
         short=short,
         names={
             # Where a block shows a number for a long name, the table says whose it is.
-            owner: label if short[owner] == owner else f"{short[owner]} {label}"
+            owner: f"{short[owner]} {label}" if short[owner].startswith("#") and short[owner] != owner else label
             for owner, label in labels(owners, 12).items()
         },
         tones={owner: f"owner{index % 4}" for index, owner in enumerate(owners)},
@@ -212,7 +212,7 @@ def _tables(canvas: Canvas, plan: _Layout, snapshot: PoolSnapshot, fill: list[in
             continue
         top = plan.tables_top + plan.lanes[owner] * _TABLE_ROW
         canvas.open(f"{owner}: {len(table)} blocks", table=owner, blocks=" ".join(map(str, table)))
-        canvas.text(_LEFT - 8, top + 14, plan.names[owner], FONT, "end")
+        canvas.text(_LEFT - 8, top + 14, plan.names[owner], FONT - 1, "end")
         for place, block in enumerate(table):
             x = _LEFT + (place % plan.per_row) * width
             y = top + (place // plan.per_row) * _TABLE_ROW
