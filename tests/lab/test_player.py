@@ -203,7 +203,7 @@ class TestShow:
         shell = type("Shell", (), {"kernel": object()})()
         monkeypatch.delenv("WORKBENCH_STATIC", raising=False)
         monkeypatch.setattr(front, "_shell", lambda: shell)
-        for module in (front, sys.modules["workbench.lab.show"]):
+        for module in (front, sys.modules["workbench.lab.shown"]):
             monkeypatch.setattr(module, "show_as_is", things.append)
         return things
 
@@ -266,3 +266,15 @@ def test_everything_works_where_there_is_no_ipywidgets():
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("a\n-\n1\nstep  what it shows\n")
     assert done.stdout.endswith("controls(n: 1)\n")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_name_never_gives_a_module(order: int):
+    """Names are imported on first use; a module named like what it exports would hide it, depending on the order."""
+    code = (
+        "import types, workbench.lab as lab\n"
+        f"got = {{name: getattr(lab, name) for _ in range(2) for name in lab.__all__[::{order}]}}\n"
+        "assert not [name for name, value in got.items() if isinstance(value, types.ModuleType)], got"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -9,9 +9,20 @@ from importlib import import_module
 from typing import Any
 
 _NAMES = {
+    "workbench.lab.controls": ("control", "explore", "run_button"),
     "workbench.lab.course": ("course_map", "glossary"),
     "workbench.lab.figures": ("block_tables", "holders", "pool_map", "step_table", "timeline"),
     "workbench.lab.lesson": ("Lesson", "current_lesson", "start"),
+    "workbench.lab.player": ("Player",),
+    "workbench.lab.shown": ("drive", "show"),
+    "workbench.lab.snapshot": ("PoolSnapshot", "Watch"),
+    "workbench.lab.svg": (
+        "block_table_frames",
+        "render_block_table",
+        "render_lifeline",
+        "render_step_timeline",
+        "timeline_frames",
+    ),
     "workbench.lab.table": ("Cell", "Table"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

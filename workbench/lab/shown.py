@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from workbench.errors import UsageError
-from workbench.lab.explore import Explorer
+from workbench.lab.controls import Explorer
 from workbench.lab.front import emit, has_widgets, show_as_is
 from workbench.lab.player import Player
 
