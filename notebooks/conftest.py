@@ -15,20 +15,17 @@ from typing import Any
 
 import pytest
 
+from workbench.lab import cells
+
 os.environ.setdefault("WORKBENCH_TIER", "tiny")
 os.environ.setdefault("WORKBENCH_GRADE", "reference")
 
 FAILED_CELL: pytest.StashKey[str] = pytest.StashKey()
-NEEDS_CUDA = "needs a CUDA device and there is none here"
 
 
 @functools.cache
-def has_cuda() -> bool:
-    try:
-        import torch
-    except ImportError:
-        return False
-    return bool(torch.cuda.is_available())
+def uses_cuda() -> bool:
+    return cells.uses_cuda(os.environ.get("WORKBENCH_DEVICE") or "auto")
 
 
 def wishes(item: pytest.Item) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -42,9 +39,9 @@ def wishes(item: pytest.Item) -> tuple[dict[str, Any], dict[str, Any]] | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         found = wishes(item)
-        if found and any(part.get("device") == "cuda" for part in found) and not has_cuda():
-            what = "this notebook" if found[0].get("device") == "cuda" else "this cell"
-            item.add_marker(pytest.mark.skip(reason=f"{what} {NEEDS_CUDA}"))
+        # Asks for torch, which takes seconds, only where a wish depends on it.
+        if found and cells.why_skipped(*found, cuda=False) and not uses_cuda():
+            item.add_marker(pytest.mark.skip(reason=cells.why_skipped(*found, cuda=False)))
 
 
 @pytest.hookimpl(tryfirst=True)
