@@ -48,8 +48,8 @@ proof: env  ## the long demonstrations, with one table at the end
 gpu:  ## (not built yet)
 	@echo "make gpu: not built yet: it will run \`workbench bench gpu\`, the measurements on a CUDA device" >&2; exit 1
 
-notebooks:  ## (not built yet)
-	@echo "make notebooks: not built yet: it will run every notebook and write its outputs" >&2; exit 1
+notebooks: env  ## run every notebook and write its outputs (one only, or a look: make notebooks ARGS="03 --check")
+	$(PY) -m workbench.lab.write $(ARGS)
 
 artifacts:  ## (not built yet)
 	@echo "make artifacts: not built yet: it will make and keep the slow results that notebooks show" >&2; exit 1
