@@ -162,8 +162,11 @@ def test_tags_for_nbval_mean_the_same_here(tmp_path: Path):
     assert not run(made_up(tmp_path, {"raises": "x = 1"}, tags), "cpu").ok, "it was to raise"
 
 
-def test_figures_are_drawn_to_nowhere_and_closed(tmp_path: Path, recwarn: pytest.WarningsRecorder):
+def test_figures_are_drawn_to_nowhere_and_closed(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+):
     pytest.importorskip("matplotlib")
+    monkeypatch.setenv("DISPLAY", ":0")  # where there is a screen, matplotlib complains that none is used
     sources = {
         "draw": "import matplotlib\nimport matplotlib.pyplot as plt\n\nplt.plot([1, 2])\nplt.show()",
         "closed": "assert plt.get_fignums() == [] and matplotlib.get_backend().lower() == 'agg'",
