@@ -37,7 +37,9 @@ def test_outputs_that_read_well_stay_and_a_second_run_gives_the_same_bytes(tmp_p
     monkeypatch.setenv("WORKBENCH_GRADE", "strict")
     path = made_up(tmp_path, SOURCES, TAGS, {"minutes": 1}, CUDA).path
     ids = [cell["id"] for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+    path.chmod(0o644)
     assert write.main([str(path)]) == 0
+    assert path.stat().st_mode & 0o777 == 0o644
     first = path.read_bytes()
     outputs = shown(path)
     assert list(outputs) == ids

@@ -34,9 +34,9 @@ from typing import Any
 from workbench.config import EngineConfig
 from workbench.errors import UsageError, WorkbenchError
 from workbench.lab import cells
+from workbench.lab.tier import TIERS
 
 DEVICES = next(spec.metadata["choices"] for spec in dataclasses.fields(EngineConfig) if spec.name == "device")
-TIERS = ("tiny", "cpu", "gpu")
 FAILED, WRONG_USAGE = 1, 2
 
 

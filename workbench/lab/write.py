@@ -29,6 +29,7 @@ from nbformat import NotebookNode
 
 from workbench.errors import UsageError, WorkbenchError
 from workbench.lab import cells
+from workbench.lab.files import write_atomically
 
 SHOWN = ("text/plain", "text/html", "text/markdown", "text/latex", "image/png", "image/svg+xml")
 """Kinds of output that a reader of the file sees without a kernel."""
@@ -189,9 +190,9 @@ def write(path: Path, check: bool = False) -> list[str]:
         found += differences(nbformat.reads(before, as_version=4), fresh)
         return found or ([] if before == after else ["the file is not in the form that this command writes"])
     if not found and before != after:
-        beside = path.with_suffix(".ipynb.new")
-        beside.write_text(after, encoding="utf-8")
-        beside.replace(path)
+        mode = path.stat().st_mode
+        write_atomically(path, after)
+        path.chmod(mode)  # a notebook stays readable for those who could read it
     return found
 
 
