@@ -1,76 +1,159 @@
-"""``workbench bench throughput``."""
+"""``workbench bench throughput|latency|serve|sweep``."""
 
 from __future__ import annotations
 
 import argparse
-import json
-from typing import Any
+import copy
+import itertools
+import sys
+from typing import TYPE_CHECKING
 
-from workbench.cli.options import engine_config
-from workbench.errors import UsageError
+from workbench.cli import bench_load, bench_output
+from workbench.cli.options import add_engine_flags, engine_config
+from workbench.errors import UsageError, WorkbenchError
+
+if TYPE_CHECKING:
+    from workbench.measure.sweep import Point
 
 PEERS = ("transformers",)
+SWEPT_AT_ONCE = 2
 
 
-def add_workload_flags(parser: argparse.ArgumentParser) -> None:
+def add_throughput_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("workload")
-    group.add_argument("--num-prompts", type=int, default=32, metavar="N", help="requests (default: 32)")
-    group.add_argument(
-        "--input-len", type=_span, default=(16, 512), metavar="A:B", help="prompt tokens, uniform (16:512)"
-    )
-    group.add_argument(
-        "--output-len", type=_span, default=(16, 256), metavar="A:B", help="output tokens, uniform (16:256)"
-    )
+    known = bench_load.DATASETS["random"]
+    for name, default in known.items():
+        bench_load.add_flag(group, name, bench_load.FLAGS[name], {"default": default})
     group.add_argument("--vs", choices=PEERS, help="run a peer on the same requests, in turn")
     group.add_argument("--repeats", type=int, default=1, metavar="N", help="rounds; medians are reported (default: 1)")
-    group.add_argument("--output", metavar="FILE", help="write the JSON result to FILE too")
+    bench_output.add_output_flags(parser)
 
 
 def throughput(args: argparse.Namespace) -> None:
     config = engine_config(args)
-    for name in ("num_prompts", "repeats"):
+    _at_least_one(args, "repeats")
+    workload = bench_load.given("random", args, config.seed)
+    baseline = bench_output.prepare(args)
+    from workbench.measure.throughput import run
+
+    bench_output.finish(args, run(config, workload, args.vs, args.repeats), baseline)
+
+
+def add_serve_flags(parser: argparse.ArgumentParser) -> None:
+    bench_load.add_load_flags(parser)
+    bench_output.add_output_flags(parser)
+
+
+def serve(args: argparse.Namespace) -> None:
+    load = bench_load.load_of(args)
+    baseline = bench_output.prepare(args)
+    from workbench.measure.serve import run
+
+    bench_output.finish(args, run(load), baseline)
+
+
+def add_latency_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("workload")
+    for name, default, text in (
+        ("batch-size", 8, "requests in the batch"),
+        ("input-len", 32, "prompt tokens of each"),
+        ("output-len", 128, "output tokens of each"),
+        ("num-iters", 5, "batches that are counted"),
+        ("num-iters-warmup", 1, "batches before them"),
+    ):
+        group.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{text} (default: {default})")
+    bench_load.add_percentiles(group)
+    bench_output.add_output_flags(parser)
+
+
+def latency(args: argparse.Namespace) -> None:
+    config = engine_config(args)
+    _at_least_one(args, "batch_size", "input_len", "output_len", "num_iters")
+    if args.num_iters_warmup < 0:
+        raise UsageError(f"--num-iters-warmup {args.num_iters_warmup} must be at least 0")
+    baseline = bench_output.prepare(args)
+    from workbench.measure.latency import run
+
+    result = run(
+        config, args.batch_size, args.input_len, args.output_len, args.num_iters_warmup, args.num_iters,
+        args.percentiles,
+    )  # fmt: skip
+    bench_output.finish(args, result, baseline)
+
+
+def add_sweep_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("grid", nargs="+", metavar="OPTION=A,B,C",
+                        help="values of one or two options, engine's or workload's, by flag name")  # fmt: skip
+    parser.add_argument("--plot", metavar="FILE", help="draw the metrics into a PNG")
+    parser.add_argument("--metrics", type=lambda text: tuple(text.split(",")), metavar="NAME,NAME",
+                        default=("output_throughput", "median_ttft_ms", "median_tpot_ms", "p99_itl_ms"),
+                        help="keys of the result to show (default: output_throughput and three latencies)")  # fmt: skip
+    add_serve_flags(parser)
+
+
+def sweep(args: argparse.Namespace) -> int:
+    points = _points(args)
+    baseline = bench_output.prepare(args)
+    if args.plot:
+        open(args.plot, "ab").close()
+    from workbench.measure import sweep as measured
+
+    result = measured.run(points, say=lambda line: print(line, file=sys.stderr))
+    good = [point for point in result["points"] if "error" not in point]
+    if not good:
+        raise WorkbenchError(f"every point failed; the first: {result['points'][0]['error']}")
+    for metric in args.metrics:
+        measured.check_metric(metric, good)
+    bench_output.finish(args, result, baseline)
+    if args.plot:
+        measured.plot(result, args.plot, args.metrics)
+    return int(len(good) < len(points))
+
+
+def _points(args: argparse.Namespace) -> list[Point]:
+    """Every combination, read by the flags' own parsers. All are checked before the first one runs."""
+    from workbench.measure.sweep import Point
+
+    grid: dict[str, list[str]] = {}
+    for text in args.grid:
+        name, equals, values = text.partition("=")
+        name = name.lstrip("-").replace("-", "_")
+        if not equals or not all(values.split(",")):
+            raise UsageError(f"{text!r} is no OPTION=A,B,C such as max_num_seqs=1,4,16")
+        if name in grid:
+            raise UsageError(f"{name} is swept twice: give all its values at once")
+        grid[name] = list(dict.fromkeys(values.split(",")))
+    if len(grid) > SWEPT_AT_ONCE:
+        raise UsageError(f"{len(grid)} options are swept and a picture shows {SWEPT_AT_ONCE}: fix the others by flags")
+    points = []
+    for values in itertools.product(*grid.values()):
+        options = dict(zip(grid, values, strict=True))
+        points.append(Point(options, bench_load.load_of(_overlaid(args, options))))
+    return points
+
+
+def _overlaid(args: argparse.Namespace, options: dict[str, str]) -> argparse.Namespace:
+    """``args`` as if the options had been given as flags."""
+    parser = argparse.ArgumentParser(prog="sweep", add_help=False, allow_abbrev=False, exit_on_error=False)
+    bench_load.add_load_flags(parser)
+    add_engine_flags(parser)
+    flags = []
+    for name, value in options.items():
+        flag = name.replace("_", "-")
+        if value in ("true", "false"):
+            flags.append(f"--{flag}" if value == "true" else f"--no-{flag}")
+        else:
+            flags.append(f"--{flag}={value}")
+    try:
+        found, unknown = parser.parse_known_args(flags, copy.copy(args))
+    except argparse.ArgumentError as error:
+        raise UsageError(f"sweep: {error}") from None
+    if unknown:
+        raise UsageError(f"{unknown[0]} is no option of the engine or the workload that can be swept")
+    return found
+
+
+def _at_least_one(args: argparse.Namespace, *names: str) -> None:
+    for name in names:
         if getattr(args, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} {getattr(args, name)} must be at least 1")
-    if args.output:
-        open(args.output, "a").close()  # A path that cannot be written is told before the run, not after.
-    from workbench.measure.throughput import run
-    from workbench.measure.workload import uniform_workload
-
-    workload = uniform_workload(args.num_prompts, args.input_len, args.output_len, config.seed)
-    result = run(config, workload, args.vs, args.repeats)
-    if args.output:
-        with open(args.output, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=2)
-    if args.json:
-        print(json.dumps(result, indent=2))
-    else:
-        _print(result)
-
-
-def _span(text: str) -> tuple[int, int]:
-    low, _, high = text.partition(":")
-    try:
-        span = int(low), int(high or low)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no length or range such as 128 or 16:512") from None
-    if not 1 <= span[0] <= span[1]:
-        raise argparse.ArgumentTypeError(f"{text!r} must run from at least 1 upwards, such as 16:512")
-    return span
-
-
-def _print(result: dict[str, Any]) -> None:
-    def line(name: str, value: object) -> None:
-        print(f"{name:<28} {value:,.2f}" if isinstance(value, float) else f"{name:<28} {value}")
-
-    for name in ("completed", "rejected", "duration", "total_input_tokens", "total_output_tokens", "request_throughput",
-                 "output_throughput", "total_token_throughput", "preemptions"):  # fmt: skip
-        line(name, result[name])
-    line("bookkeeping (% of steps)", 100 * result["bookkeeping_share"])
-    for metric in ("ttft", "tpot", "itl", "e2el"):
-        line(f"median / p99 {metric} (ms)", f"{result[f'median_{metric}_ms']:,.1f} / {result[f'p99_{metric}_ms']:,.1f}")
-    for name, peer in result.get("peers", {}).items():
-        line(f"{name} output tok/s", peer["output_throughput"])
-        line(f"  ours ÷ {name}", result["ratios"][name])
-        line("  same greedy answers", peer["same_answers"])
-    provenance = result["provenance"]
-    print(", ".join(f"{name} {value}" for name, value in provenance.items()))

@@ -33,7 +33,16 @@ def build_parser() -> argparse.ArgumentParser:
 
     kinds = _group(commands, "bench", "measure")
     one = _command(kinds, "throughput", bench.throughput, "serve a batch of requests that all arrive at once")
-    bench.add_workload_flags(one)
+    bench.add_throughput_flags(one)
+    add_engine_flags(one)
+    one = _command(kinds, "latency", bench.latency, "serve one batch again and again")
+    bench.add_latency_flags(one)
+    add_engine_flags(one)
+    one = _command(kinds, "serve", bench.serve, "serve requests that arrive over time, in this process")
+    bench.add_serve_flags(one)
+    add_engine_flags(one)
+    one = _command(kinds, "sweep", bench.sweep, "serve the same at every point of a grid of options")
+    bench.add_sweep_flags(one)
     add_engine_flags(one)
 
     kinds = _group(commands, "model", "the models on this machine")

@@ -104,6 +104,11 @@ def zipf_weights(alpha: float, count: int) -> list[float]:
     return [k**-alpha for k in range(1, count + 1)]
 
 
+def described(lengths: Lengths) -> list[int] | str:
+    """As it stands in a result's ``workload``: ``[low, high]`` for a uniform range, else its text."""
+    return [lengths.low, lengths.high] if isinstance(lengths, Uniform) else str(lengths)
+
+
 def parse_lengths(text: str) -> Lengths:
     """``128``, ``16:512`` (uniform), ``lognormal:MEDIAN:SIGMA[:MIN:MAX]`` or ``zipf:ALPHA:MIN:MAX``."""
     kind, *numbers = text.split(":")

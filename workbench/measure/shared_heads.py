@@ -10,7 +10,7 @@ import math
 import random
 
 from workbench.errors import UsageError
-from workbench.measure.lengths import Lengths, zipf_weights
+from workbench.measure.lengths import Lengths, described, zipf_weights
 from workbench.measure.workload import Answer, Ask, Piece, Workload
 
 
@@ -30,7 +30,7 @@ def groups(num_prompts: int, num_groups: int, head_len: int, tails: Lengths, out
     )
     return Workload(asks, seed, {
         "kind": "prefix_repetition", "num_prompts": num_prompts, "num_groups": num_groups, "head_len": head_len,
-        "input_len": str(tails), "output_len": str(outputs), "arrivals": "at once", "seed": seed,
+        "input_len": described(tails), "output_len": described(outputs), "seed": seed,
     })  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def chat(
                 asks.append(Ask(talk, outputs.draw(draw), arrival=think_time, after=before))
     return Workload(tuple(asks), seed, {
         "kind": "chat", "num_prompts": len(asks), "num_users": num_users, "turns": turns, "system_len": system_len,
-        "think_time": think_time, "input_len": str(questions), "output_len": str(outputs), "arrivals": "at once",
+        "think_time": think_time, "input_len": described(questions), "output_len": described(outputs),
         "seed": seed,
     })  # fmt: skip
 
@@ -94,7 +94,7 @@ def rag(
     return Workload(tuple(asks), seed, {
         "kind": "rag", "num_prompts": num_prompts, "num_documents": num_documents, "document_len": document_len,
         "per_prompt": per_prompt, "alpha": alpha, "order": "sorted" if sort else "found",
-        "input_len": str(questions), "output_len": str(outputs), "arrivals": "at once", "seed": seed,
+        "input_len": described(questions), "output_len": described(outputs), "seed": seed,
     })  # fmt: skip
 
 

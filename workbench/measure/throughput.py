@@ -13,11 +13,9 @@ from workbench.errors import UsageError, WorkbenchError
 from workbench.llm import LLM, model_source
 from workbench.measure.metrics import serving_metrics
 from workbench.measure.peers import TransformersPeer, transformers_model
-from workbench.measure.provenance import provenance
+from workbench.measure.result import as_result
 from workbench.measure.workload import Workload
 from workbench.sampling_params import SamplingParams
-
-SCHEMA_VERSION = 1
 
 Answers = list[list[int]]
 Serve = Callable[[list[list[int]], list[int]], Answers]
@@ -65,13 +63,7 @@ def run(config: EngineConfig, workload: Workload, vs: str | None = None, repeats
     }
     if not peers:
         del result["peers"], result["ratios"]
-    return result | {
-        "schema_version": SCHEMA_VERSION,
-        "repeats": repeats,
-        "config": llm.config.to_dict(),
-        "workload": workload.description,
-        "provenance": provenance(llm.runner.decoder.device),
-    }
+    return as_result("throughput", llm, workload.description, {**result, "repeats": repeats})
 
 
 def _admissible(llm: LLM, workload: Workload) -> tuple[list[list[int]], list[int], int]:

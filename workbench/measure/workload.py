@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from workbench.errors import UsageError
-from workbench.measure.lengths import Lengths, Uniform
+from workbench.measure.lengths import Lengths, Uniform, described
 
 
 class Piece(NamedTuple):
@@ -123,9 +123,11 @@ def plain_workload(num_prompts: int, inputs: Lengths, outputs: Lengths, seed: in
     draw = random.Random(seed)
     pairs = [(inputs.draw(draw), outputs.draw(draw)) for _ in range(num_prompts)]
     asks = tuple(Ask((Piece(f"own {index}", a),), b) for index, (a, b) in enumerate(pairs))
-    description = {"kind": "random", "num_prompts": num_prompts, "input_len": str(inputs), "output_len": str(outputs),
-                   "arrivals": "at once", "seed": seed}  # fmt: skip
-    return Workload(asks, seed, description)
+    alike = isinstance(inputs, Uniform) and isinstance(outputs, Uniform)
+    return Workload(asks, seed, {
+        "kind": "uniform" if alike else "random", "num_prompts": num_prompts, "input_len": described(inputs),
+        "output_len": described(outputs), "seed": seed,
+    })  # fmt: skip
 
 
 def uniform_workload(num_prompts: int, input_len: tuple[int, int], output_len: tuple[int, int], seed: int) -> Workload:
