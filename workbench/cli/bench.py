@@ -92,18 +92,17 @@ def add_sweep_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def sweep(args: argparse.Namespace) -> int:
+    from workbench.measure import sweep as measured
+
     points = _points(args)
+    measured.check_metrics(args.metrics, args.percentiles)
     baseline = bench_output.prepare(args)
     if args.plot:
         open(args.plot, "ab").close()
-    from workbench.measure import sweep as measured
-
     result = measured.run(points, say=lambda line: print(line, file=sys.stderr))
     good = [point for point in result["points"] if "error" not in point]
     if not good:
         raise WorkbenchError(f"every point failed; the first: {result['points'][0]['error']}")
-    for metric in args.metrics:
-        measured.check_metric(metric, good)
     bench_output.finish(args, result, baseline)
     if args.plot:
         measured.plot(result, args.plot, args.metrics)
@@ -149,7 +148,7 @@ def _overlaid(args: argparse.Namespace, options: dict[str, str]) -> argparse.Nam
     except argparse.ArgumentError as error:
         raise UsageError(f"sweep: {error}") from None
     if unknown:
-        raise UsageError(f"{unknown[0]} is no option of the engine or the workload that can be swept")
+        raise UsageError(f"{unknown[0].lstrip('-')!r} is no option of the engine or the workload that can be swept")
     return found
 
 

@@ -98,6 +98,8 @@ def print_comparison(found: dict[str, Any]) -> None:
             print(f"not compared: {point['missing']}")
             continue
         for name, ratio in point["ratios"].items():
+            if name.endswith("_ms") and not name.startswith(("median_", "p99_")):
+                continue  # the others stand in the JSON result
             print_line(name, "none" if ratio is None else f"{ratio:.3f}")
         differing = {kind: names for kind, names in point["differs"].items() if names}
         for kind, names in differing.items():

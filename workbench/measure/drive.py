@@ -14,7 +14,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from workbench.engine.clock import Clock, VirtualClock
 from workbench.engine.engine import Engine
@@ -25,7 +24,8 @@ from workbench.measure.workload import Workload
 from workbench.sampling_params import SamplingParams
 
 
-class Rejected(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Rejected:
     index: int
     """Of the request in the workload."""
     why: str

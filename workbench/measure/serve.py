@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from workbench.config import EngineConfig
@@ -44,7 +45,7 @@ def run(load: Load, llm: LLM | None = None) -> dict[str, Any]:
 def metrics(told: Drive, load: Load, max_num_seqs: int) -> dict[str, Any]:
     """The serving metrics of a run, and why requests were rejected."""
     found = serving_metrics(told.traces, len(told.rejected), load.slo, load.percentiles, max_num_seqs)
-    return {**found, "rejections": [lost._asdict() for lost in told.rejected[:REJECTIONS_LISTED]]}
+    return {**found, "rejections": [asdict(lost) for lost in told.rejected[:REJECTIONS_LISTED]]}
 
 
 def described(load: Load) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from workbench.errors import UsageError, WorkbenchError
 from workbench.llm import LLM
 from workbench.measure import serve
+from workbench.measure.metrics import serving_metrics
 from workbench.measure.result import SCHEMA_VERSION
 
 PLOTTED = ("output_throughput", "median_ttft_ms", "median_tpot_ms", "p99_itl_ms")
@@ -24,7 +25,8 @@ class Point(NamedTuple):
 def run(points: Sequence[Point], say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
     """Serves every point in turn. ``points`` in the result: each with its ``options`` and all keys of ``bench serve``.
 
-    ``config``, ``workload`` and ``provenance`` beside them hold what is the same at all points.
+    ``config`` and ``workload`` beside them hold what is the same at all points.
+
     A point that fails on this machine (no memory, every request rejected) has ``error`` instead, and the rest go on.
     The model is loaded again only where an engine option changes.
     """
@@ -54,7 +56,8 @@ def run(points: Sequence[Point], say: Callable[[str], None] = lambda line: None)
         "benchmark": "sweep",
         "schema_version": SCHEMA_VERSION,
         "swept": swept,
-        **{kind: _common([point[kind] for point in good]) for kind in ("config", "workload", "provenance")},
+        **{kind: _common([point[kind] for point in good]) for kind in ("config", "workload")},
+        "provenance": good[0]["provenance"] if good else None,
         "points": told,
     }
 
@@ -62,7 +65,7 @@ def run(points: Sequence[Point], say: Callable[[str], None] = lambda line: None)
 def plot(result: dict[str, Any], path: str | Path, metrics: Sequence[str] = PLOTTED) -> None:
     """A PNG with one panel a metric: the first option along x, a line with its own marker for each value of the second.
 
-    Points that failed, or where a metric is None, are left out. Raises UsageError for a metric that no point has.
+    Points that failed, or where a metric is None, are left out. ``metrics`` as `check_metrics` lets them through.
     """
     from matplotlib.figure import Figure
 
@@ -77,7 +80,6 @@ def plot(result: dict[str, Any], path: str | Path, metrics: Sequence[str] = PLOT
     places = list(range(len(labels))) if None in numbers else numbers
     at = dict(zip(labels, places, strict=True))
     for number, metric in enumerate(metrics):
-        check_metric(metric, good)
         axes = figure.add_subplot(rows, columns, number + 1)
         lines = result["swept"][names[1]] if len(names) > 1 else [None]
         for line, marker in zip(lines, "os^Dv<>pP*Xhd" * len(lines), strict=False):
@@ -95,12 +97,12 @@ def plot(result: dict[str, Any], path: str | Path, metrics: Sequence[str] = PLOT
     figure.savefig(path, dpi=120, format="png")
 
 
-def check_metric(metric: str, points: Sequence[dict[str, Any]]) -> None:
-    """Raises UsageError for a metric that the points do not have, or that is no number."""
-    for point in points:
-        value = point.get(metric, "absent")
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            numbers = [name for name, one in point.items() if isinstance(one, (int, float))]
+def check_metrics(metrics: Sequence[str], percentiles: Sequence[float]) -> None:
+    """Raises UsageError for a metric that is no number of a result with these percentiles."""
+    empty = serving_metrics([], percentiles=percentiles)
+    numbers = [name for name, value in empty.items() if name != "slo" and not isinstance(value, dict)]
+    for metric in metrics:
+        if metric not in numbers:
             raise UsageError(f"metric {metric!r} cannot be shown; choose from {', '.join(sorted(numbers))}")
 
 
