@@ -143,6 +143,24 @@ def test_an_error_leaves_the_engine_empty():
     assert not one.has_unfinished() and one.pool.num_free == 64
 
 
+@pytest.mark.parametrize("users", [None, 1])
+def test_a_request_that_is_aborted_makes_room_for_the_next(users):
+    one = engine()
+    one.listeners.append(lambda trace: trace.step == 1 and one.abort("0"))
+    workload = asks((0, 9), (0, 1)) if users is None else asks((0, 9), (0, 1)).with_users(users)
+    told = drive(one, workload, VOCAB_SIZE, max_concurrency=1 if users is None else None)
+    assert [len(answer) for answer in told.answers.values()] == [2, 1]
+    assert [served.reason for served in served_requests(told.traces)] == ["abort", "length"]
+
+
+def test_a_chat_in_a_closed_loop_never_has_more_talks_going_than_users():
+    workload = chat(3, 2, 0, Uniform(3, 3), Uniform(2, 2), seed=0, think_time=1.0).with_users(2)
+    told = drive(engine(), workload, VOCAB_SIZE)
+    assert len(told.answers) == 6 and max(trace.num_running for trace in told.traces) == 2
+    # The third user's first question goes before the second turns: those who have waited longest come first.
+    assert told.arrivals == {0: 0.0, 1: 0.0, 2: 2.0, 3: 3.0, 4: 4.0, 5: 5.0}
+
+
 def test_an_engine_that_holds_back_for_good_is_told_and_not_waited_for():
     one = engine()
     one.scheduler.plan = StepPlan

@@ -109,11 +109,12 @@ class _Run:
         now = self.engine.clock.now()
         while self.due and self.due[0][0] <= now and len(self.in_flight) < self.limit:
             self._send(*heapq.heappop(self.due))
-        if self.engine.has_unfinished():
+        # A request that a listener aborted is in flight until a step has told of it.
+        if self.in_flight:
             self._step()
         elif self.due:
             self._wait_until(self.due[0][0])
-        return bool(self.due) or self.engine.has_unfinished()
+        return bool(self.due or self.in_flight)
 
     def _send(self, due: float, index: int) -> None:
         # A user of a closed loop asks when he is free; an open loop's request was due when it was due.
