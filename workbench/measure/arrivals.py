@@ -37,7 +37,7 @@ def gamma(n: int, rate: float, burstiness: float, seed: int) -> list[float]:
     draw = random.Random(f"{seed}/arrivals")
     times, now = [], 0.0
     for _ in range(n):
-        now += draw.gammavariate(burstiness, 1.0 / (rate * burstiness))
+        now += draw.gammavariate(burstiness, 1.0)  # in a unit of its own: stretching gives the rate
         times.append(now)
     return _stretched(times, n / rate)
 
