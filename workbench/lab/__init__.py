@@ -14,8 +14,10 @@ _NAMES = {
     "workbench.lab.figures": ("block_tables", "holders", "pool_map", "step_table", "timeline"),
     "workbench.lab.lesson": ("Lesson", "current_lesson", "start"),
     "workbench.lab.player": ("Player",),
+    "workbench.lab.plots": ("line_plot",),
     "workbench.lab.shown": ("drive", "show"),
     "workbench.lab.snapshot": ("PoolSnapshot", "Watch"),
+    "workbench.lab.steps": ("decode_steps", "operations_in_a_decode_step", "prefill_step"),
     "workbench.lab.svg": (
         "block_table_frames",
         "render_block_table",

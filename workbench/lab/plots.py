@@ -1,0 +1,43 @@
+"""Plots that read in a light and in a dark theme, and without their colours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from workbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_STYLES = (("#0072b2", "o", "-"), ("#d55e00", "s", "--"), ("#009e73", "^", ":"), ("#000000", "D", "-."))
+"""Colours of Okabe and Ito, each with a marker and a dash of its own."""
+
+
+def line_plot(
+    series: Mapping[str, Mapping[float, float]], x_label: str, y_label: str, title: str = "", log_x: bool = False
+) -> Figure:
+    """Lines over common axes: name → {x: y}. Labels say their units. At most as many lines as there are styles.
+
+    The figure brings its own white ground. Labels keep to Latin letters: matplotlib's own fonts have no Hangul.
+    """
+    if not series or len(series) > len(_STYLES):
+        raise UsageError(f"line_plot draws 1 to {len(_STYLES)} lines, not {len(series)}")
+    from matplotlib import pyplot, style
+
+    with style.context("default"):
+        figure, axes = pyplot.subplots(figsize=(7, 3.6), facecolor="white", layout="constrained")
+        for (name, points), (colour, marker, dash) in zip(series.items(), _STYLES, strict=False):
+            axes.plot(list(points), list(points.values()), color=colour, marker=marker, linestyle=dash, label=name)
+        if log_x:
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
+        axes.set_title(title)
+        axes.grid(True, alpha=0.3)
+        axes.legend()
+        # Closed, so that a notebook shows it once, where it is returned, and not again at the cell's end.
+        pyplot.close(figure)
+    return figure

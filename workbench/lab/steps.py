@@ -1,0 +1,92 @@
+"""Steps of one kind, made by the real engine, for notebooks to measure: a prompt in one step, a batch that decodes."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from workbench.engine.trace import StepTrace
+from workbench.errors import UsageError
+from workbench.measure.timing import Timing
+from workbench.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from workbench.engine.engine import Engine
+    from workbench.lab.lesson import Lesson
+    from workbench.llm import LLM
+
+
+class Decodes(NamedTuple):
+    """Steps in which a batch decodes, and how long one took."""
+
+    traces: list[StepTrace]
+    time: Timing
+
+
+def prefill_step(lesson: Lesson, llm: LLM, num_tokens: int, repeats: int = 3) -> Timing:
+    """How long a step takes that computes a whole prompt of ``num_tokens`` random tokens, alone, and samples once.
+
+    One more step than ``repeats`` is run; the first warms up.
+    """
+    engine = lesson.engine(llm, max_num_batched_tokens=max(num_tokens, llm.config.max_num_batched_tokens))
+    seconds = []
+    for repeat in range(repeats + 1):
+        engine.add_request(_prompt(llm, num_tokens, repeat), _answer(1))
+        trace = engine.step()
+        if engine.has_unfinished():
+            raise UsageError(f"a prompt of {num_tokens} tokens does not fit into one step of this engine: take fewer")
+        seconds.append(trace.duration)
+    return Timing(tuple(seconds[1:]))
+
+
+def decode_steps(lesson: Lesson, llm: LLM, batch: int, context: int, steps: int = 8) -> Decodes:
+    """``steps`` steps in which ``batch`` requests decode together, each after a random prompt of ``context`` tokens.
+
+    If the engine holds fewer requests at once than ``batch`` (``max_num_seqs``), the steps hold as many as it does.
+    Steps that also compute prompts are left out, and so is the first one that does not: it warms up.
+    """
+    engine = lesson.engine(llm)
+    # Who is computed first decodes already while the last prompts are computed.
+    head_start = -(-batch * context // engine.config.max_num_batched_tokens)
+    for index in range(batch):
+        engine.add_request(_prompt(llm, context, index), _answer(head_start + steps + 2))
+    traces = [trace for trace in _run(engine) if all(item["kind"] == "decode" for item in trace.scheduled)]
+    most = max(len(trace.scheduled) for trace in traces)
+    kept = [trace for trace in traces if len(trace.scheduled) == most][1 : steps + 1]
+    return Decodes(kept, Timing(tuple(trace.duration for trace in kept)))
+
+
+def operations_in_a_decode_step(lesson: Lesson, llm: LLM) -> int:
+    """How many operators of torch a step calls in which one request decodes."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Count(TorchDispatchMode):
+        calls = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.calls += 1
+            return func(*args, **(kwargs or {}))
+
+    engine = lesson.engine(llm)
+    engine.add_request(_prompt(llm, 16, 0), _answer(2))
+    engine.step()
+    with Count() as counted:
+        engine.step()
+    return counted.calls
+
+
+def _run(engine: Engine) -> list[StepTrace]:
+    traces = []
+    while engine.has_unfinished():
+        traces.append(engine.step())
+    return traces
+
+
+def _prompt(llm: LLM, length: int, index: int) -> list[int]:
+    """Random, and another one for each index, so that no two share a beginning."""
+    draw = random.Random(index)
+    return [draw.randrange(llm.model_config.vocab_size) for _ in range(length)]
+
+
+def _answer(tokens: int) -> SamplingParams:
+    return SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
