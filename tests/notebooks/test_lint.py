@@ -44,8 +44,7 @@ def findings(raw: Raw, path: Path) -> list[str]:
     for cell, content in zip(notebook.cells, raw["cells"], strict=True):
         found += [f"{cell.id}: {what}" for what in _of_cell(cell, content, path.parent)]
     found += _limits(notebook.cells)
-    # Notebook 00 is older than the lessons' parts; the parts are asked of it once it is rewritten to have them.
-    return found + (anatomy(notebook) if int(notebook.number) >= 1 else [])
+    return found + anatomy(notebook)
 
 
 def _of_cell(cell: NotebookCell, content: Raw, folder: Path) -> list[str]:

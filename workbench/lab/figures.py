@@ -13,11 +13,11 @@ from workbench.lab.table import Cell, Table
 
 _WORDS = {
     "p": "p16 = 16 prompt tokens computed",
-    "d": "d = decode, one token",
+    "d": "d = decode: one token computed, the next sampled",
     "r": "r16 = 16 tokens computed again after a preemption",
     "w": "w = waits",
     "x": "x = preempted",
-    "*": "* = got a new token",
+    "*": "* = caught up, so the next token was sampled too",
     "!": "! = finished",
 }
 
