@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from workbench.config import EngineConfig, from_options
+from workbench.config import EngineConfig, _option, from_options
 from workbench.errors import UsageError
 
 FIELDS = {spec.name: spec for spec in dataclasses.fields(EngineConfig)}
@@ -114,6 +114,24 @@ def test_the_environment_gives_defaults(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("WORKBENCH_DEVICE", "toaster")
     with pytest.raises(UsageError, match="device='toaster' is not known"):
         EngineConfig()
+    monkeypatch.delenv("WORKBENCH_DEVICE")
+    monkeypatch.setenv("WORKBENCH_MODEL", "")
+    with pytest.raises(UsageError, match=r"model='' is empty: give a name .* \(WORKBENCH_MODEL sets the default\)"):
+        EngineConfig()
+    assert EngineConfig(model="qwen3-0.6b").model == "qwen3-0.6b"
+
+
+@pytest.mark.parametrize("name", [name for name, spec in FIELDS.items() if spec.metadata.get("choices")])
+def test_a_value_is_written_once_and_is_built_or_not(name: str) -> None:
+    choices, unbuilt = FIELDS[name].metadata["choices"], unbuilt_values(name)
+    assert len(set(choices)) == len(choices) and set(unbuilt) < set(choices)
+    assert FIELDS[name].metadata["default"] not in unbuilt
+
+
+def test_a_value_cannot_be_both_built_and_unbuilt() -> None:
+    assert _option("a", "words", choices=("a", "b"), unbuilt=("c",)).metadata["choices"] == ("a", "b", "c")
+    with pytest.raises(AssertionError, match="either built or not"):
+        _option("a", "words", choices=("a", "b"), unbuilt=("b",))
 
 
 def test_every_option_says_what_it_is() -> None:

@@ -38,7 +38,7 @@ from workbench.sampling_params import SamplingParams
         ({"min_p": 1.5}, "min_p=1.5 must be at least 0 and at most 1"),
         ({"presence_penalty": 3}, "presence_penalty=3 must be at least -2 and at most 2"),
         ({"frequency_penalty": float("nan")}, "frequency_penalty=nan must be a number"),
-        ({"repetition_penalty": 0}, "repetition_penalty=0 must be above 0"),
+        ({"repetition_penalty": 0}, "repetition_penalty=0 must be at least 0.01 and at most 100"),
         ({"logit_bias": {-1: 1.0}}, "logit_bias=.* must be a list of token ids"),
         ({"logit_bias": {1: 1e9}}, r"logit_bias\[1\]=.* must be a number from -100 to 100"),
         ({"logit_bias": [1]}, "must be a dict of token id to a number"),

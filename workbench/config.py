@@ -12,19 +12,34 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench.checks import MAX_WHOLE, as_real, as_whole, shown
 from workbench.errors import UsageError
 
 DEFAULT_MODEL = "smollm2-135m"
+MAX_KV_BLOCKS = 1 << 24
+"""Most blocks of a pool: keeping the books of each takes about 50 bytes, whatever lies in it."""
 
 
 def _option(default: Any, help: str, **metadata: Any) -> Any:
-    """A config field. ``choices``: every value of the interface; ``unbuilt``: those of them refused for now;
-    ``minimum``/``maximum``: bounds; ``env``: an environment variable that replaces the default."""
-    env = metadata.get("env")
+    """A config field. ``choices``: the values that are built; ``unbuilt``: those named by the interface and refused for
+    now; ``minimum``/``maximum``: bounds; ``env``: an environment variable that replaces the default.
+
+    The field's own metadata lists all values of the interface as ``choices``.
+    """
+    env, choices, unbuilt = metadata.get("env"), metadata.get("choices", ()), metadata.get("unbuilt", ())
+    assert not set(choices) & set(unbuilt), f"{help}: a value is either built or not"
+    if choices:
+        metadata["choices"] = choices + unbuilt
     metadata = {"help": help, "default": default, **metadata}
     if env:
-        return field(default_factory=lambda: os.environ.get(env) or default, metadata=metadata)
+        return field(default_factory=lambda: _from_environment(env, default, bool(choices)), metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def _from_environment(name: str, default: str, chosen: bool) -> str:
+    """An empty choice means no choice; an empty name is a mistake, and is refused when the config is checked."""
+    found = os.environ.get(name, default)
+    return default if chosen and not found else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +71,9 @@ class EngineConfig:
         None, "most tokens of one request, prompt and output; default: the model's", minimum=1
     )
     block_size: int = _option(16, "tokens in one KV block", minimum=1)
-    num_kv_blocks: int | None = _option(None, "KV blocks in the pool; default: sized from memory", minimum=1)
+    num_kv_blocks: int | None = _option(
+        None, "KV blocks in the pool; default: sized from memory", minimum=1, maximum=MAX_KV_BLOCKS
+    )
     gpu_memory_utilization: float = _option(
         0.9, "share of the GPU's memory for weights and KV (GPU only)", minimum=0.01, maximum=1.0
     )
@@ -72,7 +89,7 @@ class EngineConfig:
     batching: str = _option(
         "continuous",
         "when requests may join and leave a batch",
-        choices=("continuous", "static", "dynamic", "prefill-first"),
+        choices=("continuous",),
         unbuilt=("static", "dynamic", "prefill-first"),
     )
     max_wait_ms: float | None = _option(
@@ -81,65 +98,34 @@ class EngineConfig:
     scheduling_policy: str = _option(
         "fcfs",
         "order of the waiting queue",
-        choices=("fcfs", "priority", "shortest-prefill-first", "lpm"),
+        choices=("fcfs",),
         unbuilt=("priority", "shortest-prefill-first", "lpm"),
     )
     preemption_mode: str = _option(
         "recompute",
         "what happens to the KV of a request that must make room",
-        choices=("recompute", "swap"),
+        choices=("recompute",),
         unbuilt=("swap",),
     )
     enable_prefix_caching: bool = _option(False, "keep and reuse the KV of matching heads of prompts", unbuilt=(True,))
     prefix_index: str = _option(
         "none",
         "how matching heads are found; none = prefix caching off",
-        choices=("radix", "hash", "none"),
+        choices=("none",),
         unbuilt=("radix", "hash"),
     )
-    eviction_policy: str = _option(
-        "lru", "which cached block leaves first", choices=("lru", "lfu", "fifo"), unbuilt=("lfu", "fifo")
-    )
+    eviction_policy: str = _option("lru", "which cached block leaves first", choices=("lru",), unbuilt=("lfu", "fifo"))
     attention_backend: str = _option(
         "auto",
         "who computes attention",
-        choices=(
-            "auto",
-            "torch_native",
-            "sdpa",
-            "flex",
-            "cpu",
-            "triton",
-            "flashinfer",
-            "fa3",
-            "flash_attn",
-            "xformers",
-            "flashmla",
-        ),
+        choices=("auto", "torch_native", "sdpa", "cpu"),
         unbuilt=("flex", "triton", "flashinfer", "fa3", "flash_attn", "xformers", "flashmla"),
     )
-    sampling_backend: str = _option(
-        "auto", "who samples", choices=("auto", "torch", "triton", "flashinfer"), unbuilt=("triton", "flashinfer")
-    )
+    sampling_backend: str = _option("auto", "who samples", choices=("auto", "torch"), unbuilt=("triton", "flashinfer"))
     quantization: str = _option(
         "auto",
         "weight format to compute in; auto = what the checkpoint says, else none",
-        choices=(
-            "auto",
-            "none",
-            "fast",
-            "w4a16",
-            "w8a16",
-            "w8a8-int8",
-            "fp8",
-            "w4a8",
-            "mxfp4",
-            "nvfp4",
-            "gguf",
-            "gptq",
-            "awq",
-            "compressed-tensors",
-        ),
+        choices=("auto", "none"),
         unbuilt=(
             "fast",
             "w4a16",
@@ -158,7 +144,7 @@ class EngineConfig:
     kv_cache_dtype: str = _option(
         "auto",
         "dtype of the KV cache; auto = the model's dtype",
-        choices=("auto", "fp16", "fp8_e4m3", "fp8_e5m2", "int8", "int4"),
+        choices=("auto",),
         unbuilt=("fp16", "fp8_e4m3", "fp8_e5m2", "int8", "int4"),
     )
     kv_offload_host_gib: float = _option(0.0, "host memory for KV that leaves the pool, GiB", minimum=0, maximum=0)
@@ -173,7 +159,8 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         for spec in dataclasses.fields(self):
-            _check(self, spec.name, getattr(self, spec.name), spec.metadata, str(spec.type))
+            value = getattr(self, spec.name)
+            object.__setattr__(self, spec.name, _checked(self, spec.name, value, spec.metadata, str(spec.type)))
         if self.num_kv_blocks is not None and self.kv_cache_memory_bytes is not None:
             raise UsageError(
                 f"num_kv_blocks={self.num_kv_blocks} and kv_cache_memory_bytes={self.kv_cache_memory_bytes} both size "
@@ -188,6 +175,11 @@ class EngineConfig:
         return {spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self)}
 
 
+def default_model() -> str:
+    """The model meant where none is named: ``WORKBENCH_MODEL``, else the course's. Raises UsageError if it is empty."""
+    return EngineConfig(device="auto").model
+
+
 def from_options(options: dict[str, Any]) -> EngineConfig:
     """An EngineConfig from keyword options. Unknown names are refused, never ignored."""
     known = {spec.name for spec in dataclasses.fields(EngineConfig)}
@@ -197,33 +189,42 @@ def from_options(options: dict[str, Any]) -> EngineConfig:
 
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else f"; the options are {', '.join(sorted(known))}"
-            raise UsageError(f"unknown engine option {name!r}{hint}")
+            raise UsageError(f"unknown engine option {shown(name)}{hint}")
     return EngineConfig(**options)
 
 
-def _check(config: EngineConfig, name: str, value: Any, meta: Any, type_: str) -> None:
+def _checked(config: EngineConfig, name: str, value: Any, meta: Any, type_: str) -> Any:
+    """The value, as a plain int or float where it is another kind of number. Raises UsageError."""
     if value is None and "None" in type_:
-        return
+        return None
     kind = type_.split(" ")[0]
-    wanted: Any = {"int": int, "float": (int, float), "bool": bool, "str": str}[kind]
-    if not isinstance(value, wanted) or (kind != "bool" and isinstance(value, bool)):
-        raise UsageError(f"{name}={value!r} must be of type {type_}, not {type(value).__name__}")
+    given, told = value, f"{name}={shown(value)}"
+    if kind in ("int", "float"):
+        value = as_whole(value) if kind == "int" else as_real(value)
+    elif not isinstance(value, {"bool": bool, "str": str}[kind]):
+        value = None
+    if value is None:
+        raise UsageError(f"{told} must be of type {type_}, not {type(given).__name__}")
     if kind == "float" and not math.isfinite(value):
-        raise UsageError(f"{name}={value!r} must be a finite number")
+        raise UsageError(f"{told} must be a finite number")
     choices, unbuilt = meta.get("choices"), meta.get("unbuilt", ())
     if choices and value not in choices:
-        raise UsageError(f"{name}={value!r} is not known; choose from {', '.join(choices)}")
+        raise UsageError(f"{told} is not known; choose from {', '.join(choices)}")
+    if value == "":
+        origin = f" ({meta['env']} sets the default)" if "env" in meta else ""
+        raise UsageError(f"{told} is empty: give {meta['help'].split('; default')[0]}{origin}")
     if value in unbuilt or (meta.get("unbuilt_unless_default") and value != meta["default"]):
         built = [c for c in choices if c not in unbuilt] if choices else [meta["default"]]
-        raise UsageError(f"{name}={value!r} is not supported yet; this version supports {', '.join(map(str, built))}")
-    low, high = meta.get("minimum"), meta.get("maximum")
+        raise UsageError(f"{told} is not supported yet; this version supports {', '.join(map(str, built))}")
+    low, high = meta.get("minimum"), meta.get("maximum", MAX_WHOLE if kind == "int" else None)
     if low is not None and value < low:
-        raise UsageError(f"{name}={value!r} is too small: the least is {low}")
+        raise UsageError(f"{told} is too small: the least is {low}")
     if high is not None and value > high:
         if high == low:
-            raise UsageError(f"{name}={value!r} is not supported yet; leave it at {meta['default']!r}")
-        raise UsageError(f"{name}={value!r} is too large: the most is {high}")
+            raise UsageError(f"{told} is not supported yet; leave it at {meta['default']!r}")
+        raise UsageError(f"{told} is too large: the most is {high}")
     if "only_if" in meta:
         other, needed = meta["only_if"]
         if getattr(config, other) != needed:
-            raise UsageError(f"{name}={value!r} has no effect without {other}={needed!r}: leave it out or set that")
+            raise UsageError(f"{told} has no effect without {other}={needed!r}: leave it out or set that")
+    return value
