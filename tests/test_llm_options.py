@@ -47,6 +47,28 @@ def test_wrong_options_are_refused_by_name(folder: Path, options: dict[str, Any]
         open_llm(folder, **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"num_kv_blocks": 10**7, "block_size": 1024}, "num_kv_blocks=10000000 × "),
+        ({"num_kv_blocks": 64, "block_size": 10**12}, "num_kv_blocks=64 × "),
+        ({"num_kv_blocks": None, "kv_cache_memory_bytes": 10**15}, "kv_cache_memory_bytes=1000000000000000 is"),
+        ({"num_kv_blocks": 2**24 + 1}, "num_kv_blocks=16777217 is too large: the most is 16777216"),
+    ],
+)
+def test_a_pool_larger_than_memory_is_refused_before_it_is_allocated(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], told: str
+) -> None:
+    def allocate(*sizes: object) -> None:
+        raise AssertionError("the pool was allocated")
+
+    monkeypatch.setattr("workbench.llm.KVCache", allocate)
+    with pytest.raises(UsageError, match=told):
+        open_llm(folder, **options)
+    with pytest.raises(AssertionError, match="was allocated"):
+        open_llm(folder)
+
+
 def test_a_device_that_is_not_there_is_refused(folder: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")

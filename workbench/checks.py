@@ -17,6 +17,8 @@ _SHOWN = 80
 
 def as_whole(value: Any) -> int | None:
     """``value`` as an int if it is a whole number of any kind (numpy's too), else None. True and 1.0 are none."""
+    if type(value) is int:  # first, because prompts are long
+        return value
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
 
 

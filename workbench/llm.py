@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Number
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 
 from workbench.attention.interface import Heads
 from workbench.attention.registry import attention_backend
+from workbench.checks import shown
 from workbench.config import EngineConfig, from_options
 from workbench.engine.clock import Clock, WallClock
 from workbench.engine.engine import Engine
@@ -49,6 +52,10 @@ class LLM:
     ``LLM(model="smollm2-135m", **options)`` or ``LLM(EngineConfig(...))``. ``weights_of``: an LLM whose weights and
     tokenizer serve this one too, so that nothing is loaded again; cache and engine are its own. Raises UsageError for
     options that are wrong or not supported and WorkbenchError when the model is not here or is damaged.
+
+    Threads may share one: `generate` and `chat` hold it until their prompts are answered, `stream` for one step at a
+    time, so streams run side by side with each other but wait while another thread generates. Whoever drives
+    ``llm.engine`` by hand must see to it that no other thread does.
     """
 
     def __init__(
@@ -66,6 +73,8 @@ class LLM:
         config = config or from_options(({} if weights_of is None else weights_of.loaded_by) | options)
         if weights_of is not None:
             _require_same(config, weights_of.loaded_by)
+        self._turn = threading.RLock()
+        """Whose turn it is to step the engine. The same thread may enter again: a stream's reader may generate."""
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         device = resolve_device(config.device)
@@ -94,7 +103,9 @@ class LLM:
         kv_bytes = self.model_config.kv_bytes_per_token(str(dtype).removeprefix("torch."))
         self.config = config.replace(
             max_model_len=max_model_len,
-            num_kv_blocks=resolve_num_kv_blocks(config, max_model_len, kv_bytes, _pool_bytes(config, device)),
+            num_kv_blocks=resolve_num_kv_blocks(
+                config, max_model_len, kv_bytes, _pool_bytes(config, device), _memory_bytes(device)
+            ),
             kv_cache_memory_bytes=None,
         )
         assert self.config.num_kv_blocks is not None
@@ -138,15 +149,15 @@ class LLM:
         """Answers prompts, each text or token ids; one `SamplingParams` for all or one for each.
 
         Results stand in the order of the prompts. Every prompt is checked before the first step runs. An interrupt
-        (Ctrl-C) aborts the prompts of this call and leaves the engine empty of them.
+        (Ctrl-C) aborts the prompts of this call and leaves the engine empty of them. Threads take turns: see `LLM`.
         """
         listed = _listed(prompts)
         params = _spread(sampling_params, len(listed))
         groups: list[list[Request]] = []
-        with self._interrupts() as interrupts:
+        with self._turn, self._interrupts() as interrupts:
             try:
-                for prompt, one in zip(listed, params, strict=True):
-                    groups.append(self._add(prompt, one).group)
+                for index, (prompt, one) in enumerate(zip(listed, params, strict=True)):
+                    groups.append(self._add_listed(prompt, one, index, len(listed)).group)
                 self._run([request for group in groups for request in group], use_tqdm, interrupts)
             except BaseException:
                 for group in groups:
@@ -180,9 +191,9 @@ class LLM:
         if self.tokenizer is None:
             raise UsageError("stream gives text and this model came without a tokenizer: use generate with token ids")
         prompt: Any = prompt_or_messages
-        if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
+        if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[0], Mapping):
             prompt = self._chat_prompt(prompt)
-        params = sampling_params or SamplingParams()
+        [params] = _spread(sampling_params, 1)
         if params.n != 1:
             raise UsageError(f"n={params.n}: stream gives one answer; use generate for several")
         return self._pieces(prompt, params)
@@ -190,27 +201,37 @@ class LLM:
     def _pieces(self, prompt: Prompt, params: SamplingParams) -> Iterator[str]:
         request: Request | None = None
         try:
-            with self._interrupts():
+            with self._turn, self._interrupts():
                 # Here, on the first piece: an iterator that nobody starts must not leave a request behind.
                 request = self._add(prompt, params)
             text = request.text
             assert isinstance(text, TextStream)
             while request.finish_reason is None:
-                with self._interrupts():
-                    self.engine.step()
+                with self._turn, self._interrupts():
+                    if request.finish_reason is None:  # else another thread's turn brought it to its end
+                        self.engine.step()
                 if piece := text.take():
                     yield piece
             if piece := text.take():
                 yield piece
         finally:
             if request is not None:
-                self.engine.abort(request.request_id)
+                with self._turn:
+                    self.engine.abort(request.request_id)
 
     def _interrupts(self) -> SafeInterrupts:
         return SafeInterrupts(lambda: self.engine.executing)
 
     def _add(self, prompt: Prompt, params: SamplingParams) -> Request:
         return self.engine.requests[self.engine.add_request(prompt, params)]
+
+    def _add_listed(self, prompt: Prompt, params: SamplingParams, index: int, count: int) -> Request:
+        try:
+            return self._add(prompt, params)
+        except UsageError as error:
+            if count == 1:
+                raise
+            raise UsageError(f"prompt {index} of {count}: {error}") from None
 
     def _run(self, requests: list[Request], use_tqdm: bool, interrupts: SafeInterrupts) -> None:
         from tqdm.auto import tqdm
@@ -252,23 +273,24 @@ class LLM:
         if self.tokenizer is None:
             raise UsageError("chat needs a tokenizer with a chat template and this model came without one")
         if not isinstance(messages, (list, tuple)):
-            raise UsageError(f"a conversation is a list of {{'role': …, 'content': …}}, not {messages!r}")
+            raise UsageError(f"a conversation is a list of {{'role': …, 'content': …}}, not {shown(messages)}")
         return self.tokenizer.apply_chat_template(messages)
 
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if not isinstance(prompts, (str, list, tuple, range)):
         raise UsageError(f"prompts are text, token ids, or a list of such, not a {type(prompts).__name__}")
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+    # A list that begins with a number, even a wrong one, is one prompt of token ids.
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Number)):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
 
 
 def _spread(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
+        return [SamplingParams() if params is None else params] * count
     if not isinstance(params, (list, tuple)) or not all(isinstance(one, SamplingParams) for one in params):
-        raise UsageError(f"sampling_params={params!r} must be a SamplingParams or a list of them")
+        raise UsageError(f"sampling_params={shown(params)} must be a SamplingParams or a list of them")
     if len(params) != count:
         raise UsageError(f"{len(params)} SamplingParams for {count} prompts: give one for all or one for each")
     return list(params)
@@ -316,6 +338,10 @@ def _dtype(name: str, checkpoint: str, device: torch.device) -> torch.dtype:
     dtype = getattr(torch, name)
     assert isinstance(dtype, torch.dtype)
     return dtype
+
+
+def _memory_bytes(device: torch.device) -> int:
+    return free_memory() if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])
 
 
 def _pool_bytes(config: EngineConfig, device: torch.device) -> int:

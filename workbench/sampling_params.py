@@ -87,10 +87,22 @@ class SamplingParams:
 
     @classmethod
     def from_dict(cls, options: dict[str, Any]) -> SamplingParams:
-        """The inverse of `to_dict`, also after JSON has turned the token ids of ``logit_bias`` into text."""
+        """The inverse of `to_dict`, also after JSON has turned the token ids of ``logit_bias`` into text. Raises
+        UsageError for an option that does not exist."""
+        unknown = next((name for name in options if name not in _DEFAULTS), None)
+        if unknown is not None:
+            raise UsageError(f"unknown sampling option {shown(unknown)}; the options are {', '.join(_DEFAULTS)}")
         bias = options.get("logit_bias")
-        fixed = {"logit_bias": {int(token): value for token, value in bias.items()}} if bias else {}
+        fixed = (
+            {"logit_bias": {_from_text(token): value for token, value in bias.items()}}
+            if isinstance(bias, dict)
+            else {}
+        )
         return cls(**{**options, **fixed})
+
+
+def _from_text(token: Any) -> Any:
+    return int(token) if isinstance(token, str) and token.isdecimal() and len(token) < 20 else token
 
 
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(SamplingParams)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.config import EngineConfig
+from workbench.config import MAX_KV_BLOCKS, EngineConfig
 from workbench.errors import UsageError, WorkbenchError
 
 CPU_POOL_LIMIT = 2 << 30
@@ -19,15 +19,21 @@ def resolve_max_model_len(config: EngineConfig, model_limit: int) -> int:
     return wanted
 
 
-def resolve_num_kv_blocks(config: EngineConfig, max_model_len: int, bytes_per_token: int, free_bytes: int) -> int:
+def resolve_num_kv_blocks(
+    config: EngineConfig, max_model_len: int, bytes_per_token: int, free_bytes: int, memory_bytes: int | None = None
+) -> int:
     """KV blocks for the pool.
 
     ``num_kv_blocks`` as given, or as many as ``kv_cache_memory_bytes`` hold, or enough for ``max_num_seqs`` requests of
-    full length within ``free_bytes`` (what the caller will spend on the pool). Raises when not one block fits.
+    full length within ``free_bytes`` (what the caller will spend on the pool). ``memory_bytes``: what could be
+    allocated at all; None where nothing will be. Raises when not one block fits, and UsageError for a pool that was
+    asked for and is larger than memory.
     """
-    if config.num_kv_blocks is not None:
-        return config.num_kv_blocks
     block_bytes = bytes_per_token * config.block_size
+    if config.num_kv_blocks is not None:
+        told = f"num_kv_blocks={config.num_kv_blocks} × {block_bytes:,} bytes"
+        _require_room(told, config.num_kv_blocks * block_bytes, memory_bytes)
+        return config.num_kv_blocks
     if config.kv_cache_memory_bytes is not None:
         blocks = config.kv_cache_memory_bytes // block_bytes
         if blocks < 1:
@@ -35,15 +41,24 @@ def resolve_num_kv_blocks(config: EngineConfig, max_model_len: int, bytes_per_to
                 f"kv_cache_memory_bytes={config.kv_cache_memory_bytes} does not hold one block of {block_bytes} bytes: "
                 "raise it or lower block_size"
             )
+        _require_room(f"kv_cache_memory_bytes={config.kv_cache_memory_bytes}", blocks * block_bytes, memory_bytes)
         return blocks
     enough = config.max_num_seqs * -(-max_model_len // config.block_size)
-    blocks = min(enough, free_bytes // block_bytes)
+    blocks = min(enough, free_bytes // block_bytes, MAX_KV_BLOCKS)
     if blocks < 1:
         raise WorkbenchError(
             f"there are {free_bytes / 1e6:.0f} MB for the KV pool and one block takes {block_bytes / 1e6:.1f} MB: free "
             "some memory or choose a smaller model"
         )
     return blocks
+
+
+def _require_room(told: str, pool_bytes: int, memory_bytes: int | None) -> None:
+    if memory_bytes is not None and pool_bytes > memory_bytes:
+        raise UsageError(
+            f"{told} is a KV pool of {pool_bytes / 1e6:,.0f} MB and {memory_bytes / 1e6:,.0f} MB of memory are free: "
+            "lower it, or leave it out for a pool that fits"
+        )
 
 
 def cpu_pool_bytes(free_bytes: int) -> int:

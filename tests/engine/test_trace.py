@@ -102,6 +102,24 @@ def test_a_closed_recording_stays_closed_and_the_engine_goes_on(tmp_path: Path) 
     assert len((tmp_path / "run.jsonl").read_text().splitlines()) == 2
 
 
+def test_closed_recordings_leave_the_engine(tmp_path: Path) -> None:
+    """Many recordings in a row must not make every later step slower; closing twice or out of order is no error."""
+    engine = open_engine()
+    heard: list[StepTrace] = []
+    engine.listeners.append(heard.append)
+    first, second = engine.record(tmp_path / "1.jsonl"), engine.record(tmp_path / "2.jsonl")
+    assert engine.listeners == [heard.append, first, second]
+    first.close()
+    first.close()
+    assert engine.listeners == [heard.append, second]
+    engine.listeners.remove(second)
+    second.close()
+    engine.listeners.append(lambda trace: third.close())
+    third = engine.record(tmp_path / "3.jsonl")
+    engine.step()
+    assert third not in engine.listeners and len(heard) == 1
+
+
 def test_two_runs_leave_identical_logs() -> None:
     first, second = ([trace.to_json() for trace in busy_run(busy_engine(), 3)] for _ in range(2))
     assert first == second

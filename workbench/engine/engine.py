@@ -10,12 +10,13 @@ from typing import Any
 from workbench.config import EngineConfig
 from workbench.engine.clock import Clock, WallClock
 from workbench.engine.request import Request, TextSink
+from workbench.engine.request_checks import check_arguments, checked_token_ids
 from workbench.engine.scheduler import Scheduler
 from workbench.engine.trace import StepTrace, TraceWriter
 from workbench.errors import UsageError
 from workbench.kv.pool import BlockPool
 from workbench.plan import Runner, StepPlan, StepResult
-from workbench.sampling_params import SamplingParams
+from workbench.sampling_params import MAX_SEED, SamplingParams
 
 FORK_SEED_STEP = 0x9E3779B97F4A7C15
 """Between the seeds of the ``n`` answers to one prompt: far apart, so that two requests' answers do not share seeds."""
@@ -75,22 +76,22 @@ class Engine:
     ) -> str:
         """Queues a prompt (text or token ids) and returns its request id.
 
-        Raises UsageError, a ValueError, for what could never run: an empty prompt, a token outside the vocabulary, more
-        tokens than the context or the pool holds, an id that is in use.
+        ``arrival_time``: seconds of the engine's clock, now unless given; negative for what arrived before the clock
+        was made. Raises UsageError, a ValueError, for what could never run: an empty prompt, a token outside the
+        vocabulary, more tokens than the context or the pool holds, an id that is in use.
         """
-        params = params or SamplingParams()
+        params = SamplingParams() if params is None else params
+        check_arguments(params, request_id, tenant, priority, arrival_time)
         token_ids = self._token_ids(prompt)
         self._check_params(params)
         max_num_tokens = self.scheduler.max_num_tokens(len(token_ids), params.max_tokens)
-        for name, value in (("tenant", tenant), ("priority", priority)):
-            if value:
-                raise UsageError(f"{name}={value!r} is not supported yet; leave it out")
         if request_id is None:
             # Ids given by hand may be numbers too.
             request_id = next(name for n in count(self._num_added) if (name := str(n)) not in self.requests)
         # Without a seed of its own a request gets one from its number, so equal prompts still differ.
-        seed = params.seed if params.seed is not None else self.config.seed * 1_000_003 + self._num_added
-        now = self.clock.now() if arrival_time is None else arrival_time
+        own = (self.config.seed * 1_000_003 + self._num_added) & MAX_SEED
+        seed = own if params.seed is None else params.seed
+        now = self.clock.now() if arrival_time is None else float(arrival_time)
         names = [request_id, *(f"{request_id}.{index}" for index in range(1, params.n))]
         taken = next((name for name in names if name in self.requests), None)
         if taken is not None:
@@ -209,10 +210,16 @@ class Engine:
         if self._inputs and not self.requests:
             self.step()  # An empty step tells of the requests that ended before, so the recording need not.
         writer = TraceWriter(
-            path, {"config": self.config.to_dict(), "eos_token_ids": list(self._eos_token_ids), **header}
+            path,
+            {"config": self.config.to_dict(), "eos_token_ids": list(self._eos_token_ids), **header},
+            on_close=self._forget,
         )
         self.listeners.append(writer)
         return writer
+
+    def _forget(self, writer: TraceWriter) -> None:
+        if writer in self.listeners:
+            self.listeners.remove(writer)
 
     def _execute(self, plan: StepPlan) -> StepResult:
         self.executing = True
@@ -241,14 +248,7 @@ class Engine:
             if self._tokenize is None:
                 raise UsageError("a text prompt needs a tokenizer and this model came without one: give token ids")
             return self._tokenize(prompt)
-        token_ids = list(prompt)
-        for token_id in token_ids:
-            if isinstance(token_id, bool) or not isinstance(token_id, int):
-                raise UsageError(f"a prompt is text or a list of token ids, and {token_id!r} is no token id")
-            if token_id < 0 or (self._vocab_size is not None and token_id >= self._vocab_size):
-                limit = "" if self._vocab_size is None else f"; the vocabulary has {self._vocab_size} tokens"
-                raise UsageError(f"token id {token_id} is out of range{limit}")
-        return token_ids
+        return checked_token_ids(prompt, self._vocab_size)
 
     def _trace(
         self,

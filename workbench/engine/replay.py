@@ -7,10 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from workbench.config import EngineConfig
+from workbench.checks import as_token_ids, shown
+from workbench.config import EngineConfig, from_options
 from workbench.engine.clock import VirtualClock
 from workbench.engine.engine import Engine
-from workbench.engine.trace import StepTrace, read_run
+from workbench.engine.trace import StepTrace, damaged, read_run
+from workbench.errors import UsageError
 from workbench.plan import StepPlan, StepResult
 from workbench.sampling_params import SamplingParams
 
@@ -60,34 +62,62 @@ class _RecordedText:
 
 
 def replay(path: str | Path, **changes: Any) -> Iterator[Replayed]:
-    """Runs a recorded run again, step by step. ``changes`` replace engine options, to see where the plans part."""
+    """Runs a recorded run again, step by step. ``changes`` replace engine options, to see where the plans part.
+
+    Raises WorkbenchError that names the file and the line for a recording that is damaged, UsageError for changes that
+    are wrong or that a recorded request cannot live with.
+    """
     header, steps = read_run(path)
-    config = EngineConfig(**header["config"]).replace(**changes)
     runner = _RecordedTokens()
     engine = Engine(
-        config,
+        _config(path, header).replace(**changes),
         runner,
         clock=VirtualClock(),
-        eos_token_ids=header["eos_token_ids"],
+        eos_token_ids=_eos(path, header),
         open_text=lambda request_id, params: _RecordedText(runner, request_id),
     )
-    for recorded in steps:
+    for line, recorded in enumerate(steps, 2):
         late = [event for event in recorded.inputs if event.get("during_step")]
-        _take_in(engine, [event for event in recorded.inputs if event not in late])
-        runner.meanwhile = partial(_take_in, engine, late)
         runner.tokens = {new["request_id"]: new["token_id"] for new in recorded.new_tokens}
         runner.stopped = {done["request_id"] for done in recorded.finished if done["reason"] == "stop"}
-        yield Replayed(recorded, engine.step())
+        runner.meanwhile = partial(_take_in, engine, late)
+        try:
+            _take_in(engine, [event for event in recorded.inputs if event not in late])
+            replayed = engine.step()
+        except UsageError as error:
+            if changes:
+                raise
+            raise damaged(path, line, error) from None
+        yield Replayed(recorded, replayed)
+
+
+def _config(path: str | Path, header: dict[str, Any]) -> EngineConfig:
+    options = header.get("config")
+    if not isinstance(options, dict):
+        raise damaged(path, 1, f"config={shown(options)} must be an object with the engine's options")
+    try:
+        config = from_options(options)
+    except UsageError as error:
+        raise damaged(path, 1, error) from None
+    if config.num_kv_blocks is None or config.max_model_len is None:
+        raise damaged(path, 1, "config lacks num_kv_blocks or max_model_len")
+    return config
+
+
+def _eos(path: str | Path, header: dict[str, Any]) -> tuple[int, ...]:
+    given = header.get("eos_token_ids")
+    found = as_token_ids(given) if isinstance(given, list) else None
+    if found is None:
+        raise damaged(path, 1, f"eos_token_ids={shown(given)} must be a list of token ids")
+    return found
 
 
 def _take_in(engine: Engine, events: list[dict[str, Any]]) -> None:
     for event in events:
         if "abort" in event:
             engine.abort(event["abort"])
-        else:
+        elif "fork_of" not in event["add"]:  # else its first answer's event brings it along
             added = event["add"]
-            if "fork_of" in added:
-                continue  # its first answer's event brought it along
             params = SamplingParams.from_dict(added["params"])
             engine.add_request(
                 added["prompt_token_ids"], params, added["request_id"], arrival_time=added["arrival_time"]

@@ -6,12 +6,14 @@ Metrics, widgets, tests, replay and the simulator read traces; none of them reac
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
+from workbench.checks import shown
+from workbench.engine.trace_checks import check_trace, parse_object
 from workbench.errors import WorkbenchError
 
 SCHEMA_VERSION = 1
@@ -52,22 +54,31 @@ class StepTrace:
 
     @classmethod
     def from_json(cls, text: str) -> StepTrace:
-        return cls(**json.loads(text))
+        """The inverse of `to_json`. Raises WorkbenchError for text that is no trace."""
+        found = parse_object(text)
+        check_trace(found, {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(cls)})
+        return cls(**found)
 
 
 class TraceWriter:
     """Writes a run to a file: one header line, then one line a step. A listener of an engine and a context manager."""
 
-    def __init__(self, path: str | Path, header: dict[str, Any]) -> None:
-        self._file: TextIO = open(path, "w", encoding="utf-8")
+    def __init__(
+        self, path: str | Path, header: dict[str, Any], on_close: Callable[[TraceWriter], None] = lambda writer: None
+    ) -> None:
+        """``on_close``: told once, when the recording ends."""
+        self._on_close = on_close
+        self._file: TextIO = open(Path(path), "w", encoding="utf-8")
         self._file.write(json.dumps({"schema_version": SCHEMA_VERSION, **header}) + "\n")
 
     def __call__(self, trace: StepTrace) -> None:
-        if not self._file.closed:  # an engine goes on after a recording has ended
+        if not self._file.closed:
             self._file.write(trace.to_json() + "\n")
 
     def close(self) -> None:
-        self._file.close()
+        if not self._file.closed:
+            self._file.close()
+            self._on_close(self)
 
     def __enter__(self) -> TraceWriter:
         return self
@@ -79,24 +90,45 @@ class TraceWriter:
 
 
 def read_run(path: str | Path) -> tuple[dict[str, Any], Iterator[StepTrace]]:
-    """The header of a recorded run and its steps. Raises WorkbenchError for a file of another kind or version."""
-    with open(path, encoding="utf-8") as lines:
-        try:
-            header = json.loads(lines.readline())
-            version = header["schema_version"]
-        except (json.JSONDecodeError, KeyError, TypeError):
-            raise WorkbenchError(
-                f"{path} is not a recorded run: its first line is no header with a schema_version"
-            ) from None
-    if version != SCHEMA_VERSION:
+    """The header of a recorded run and its steps. Raises WorkbenchError for a file of another kind or version, and, at
+    a step that is damaged, one that names the file and the line."""
+    lines = _lines(path)
+    first = next(lines, "")
+    try:
+        header = parse_object(first)
+    except WorkbenchError:
+        header = {}
+    if "schema_version" not in header:
+        raise WorkbenchError(f"{path} is not a recorded run: its first line is no header with a schema_version")
+    if header["schema_version"] != SCHEMA_VERSION:
+        version = shown(header["schema_version"])
         raise WorkbenchError(
             f"{path} has schema_version {version}; this version reads {SCHEMA_VERSION}: record it again"
         )
-    return header, _steps(path)
+    return header, _steps(path, lines)
 
 
-def _steps(path: str | Path) -> Iterator[StepTrace]:
-    with open(path, encoding="utf-8") as lines:
-        next(lines)
-        for line in lines:
+def _steps(path: str | Path, lines: Iterator[str]) -> Iterator[StepTrace]:
+    for number, line in enumerate(lines, 2):
+        try:
             yield StepTrace.from_json(line)
+        except WorkbenchError as error:
+            raise damaged(path, number, error) from None
+
+
+def damaged(path: str | Path, line: int, reason: object) -> WorkbenchError:
+    """The error for a recording whose ``line`` (the header is line 1) cannot be used."""
+    return WorkbenchError(f"{path}, line {line}, is damaged: {reason}; record the run again or cut the file there")
+
+
+def _lines(path: str | Path) -> Iterator[str]:
+    """Only a newline ends a line: JSON text may hold other characters that Python takes for line ends."""
+    number = 0
+    try:
+        with open(Path(path), encoding="utf-8", newline="\n") as file:
+            for number, line in enumerate(file, 1):  # noqa: B007 (told below)
+                yield line
+    except UnicodeDecodeError as error:
+        raise damaged(path, number + 1, f"it is not UTF-8 ({error.reason})") from None
+    except OSError as error:
+        raise WorkbenchError(f"{path} cannot be read: {error.strerror}") from None

@@ -1,0 +1,108 @@
+"""Is this JSON a step of a recorded run? Files get cut short and edited by hand; readers must be told where."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.checks import as_real, as_whole, shown
+from workbench.errors import WorkbenchError
+
+# A value is one of these kinds, a table of keys, or a list of such. A key with "?" may be absent; more keys do no harm.
+_COUNT, _NUMBER, _TEXT = "a whole number from 0", "a finite number", "text"
+_KEYS = ("num_tokens", "num_computed_tokens")
+_FIELDS: dict[str, Any] = {
+    "step": _COUNT,
+    "time": _NUMBER,
+    "duration": _NUMBER,
+    "scheduled": [{"request_id": _TEXT, **dict.fromkeys(_KEYS, _COUNT), "kind": _TEXT}],
+    "skipped": [{"request_id": _TEXT, "reason": _TEXT}],
+    "preempted": [_TEXT],
+    "finished": [{"request_id": _TEXT, "reason": _TEXT}],
+    "blocks": dict.fromkeys(("allocated", "freed", "shared", "evicted", "free", "total"), _COUNT),
+    "cached_tokens": _COUNT,
+    "new_tokens": [{"request_id": _TEXT, "token_id": _COUNT}],
+    "flops": _COUNT,
+    "bytes": _COUNT,
+    "phases": {},
+    "num_waiting": _COUNT,
+    "num_running": _COUNT,
+    "inputs": [{}],
+}
+_ADDED = {"request_id": _TEXT, "arrival_time": _NUMBER, "prompt_token_ids?": [_COUNT], "params?": {}, "fork_of?": _TEXT}
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """The JSON object that ``text`` is. Raises WorkbenchError."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WorkbenchError(f"it is not whole JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise WorkbenchError(f"it is a JSON {type(found).__name__}, not an object")
+    return found
+
+
+def check_trace(found: dict[str, Any], fields: Mapping[str, bool]) -> None:
+    """Raises WorkbenchError that names the first field of a step that is missing, unknown or of another kind.
+
+    ``fields``: every field of a step, and whether it must be there.
+    """
+    unknown = next((name for name in found if name not in fields), None)
+    if unknown is not None:
+        raise WorkbenchError(f"a step has no field {shown(unknown)}")
+    absent = next((name for name, needed in fields.items() if needed and name not in found), None)
+    if absent is not None:
+        raise WorkbenchError(f"{absent} is missing")
+    for name, value in found.items():
+        if name in _FIELDS:
+            _require(name, value, _FIELDS[name])
+    for name, seconds in found.get("phases", {}).items():
+        _require(f"phases.{name}", seconds, _NUMBER)
+    for place, event in enumerate(found.get("inputs", [])):
+        _check_event(f"inputs[{place}]", event)
+
+
+def _check_event(where: str, event: dict[str, Any]) -> None:
+    if ("add" in event) == ("abort" in event):
+        raise WorkbenchError(f"{where}={shown(event)} must be one of add and abort")
+    if "abort" in event:
+        _require(f"{where}.abort", event["abort"], _TEXT)
+        return
+    _require(f"{where}.add", event["add"], _ADDED)
+    added = event["add"]
+    if "fork_of" not in added:
+        absent = next((name for name in ("prompt_token_ids", "params") if name not in added), None)
+        if absent is not None:
+            raise WorkbenchError(f"{where}.add lacks {absent}")
+
+
+def _require(where: str, value: Any, wanted: Any) -> None:
+    if isinstance(wanted, list):
+        if not isinstance(value, list):
+            raise WorkbenchError(f"{where}={shown(value)} must be a list")
+        for place, item in enumerate(value):
+            _require(f"{where}[{place}]", item, wanted[0])
+    elif isinstance(wanted, dict):
+        if not isinstance(value, dict):
+            raise WorkbenchError(f"{where}={shown(value)} must be an object")
+        for key, inner in wanted.items():
+            name = key.removesuffix("?")
+            if name in value:
+                _require(f"{where}.{name}", value[name], inner)
+            elif name == key:
+                raise WorkbenchError(f"{where}.{name} is missing")
+    elif not _fits(value, wanted):
+        raise WorkbenchError(f"{where}={shown(value)} must be {wanted}")
+
+
+def _fits(value: Any, wanted: str) -> bool:
+    if wanted == _TEXT:
+        return isinstance(value, str)
+    if wanted == _COUNT:
+        whole = as_whole(value)
+        return whole is not None and whole >= 0
+    real = as_real(value)
+    return real is not None and math.isfinite(real)
