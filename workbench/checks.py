@@ -1,13 +1,17 @@
-"""What every edge asks of a single value: is it a number of the right kind, and how is it told in an error. No torch.
+"""What every edge asks of what it is given: is it a number, is it JSON, and how is it told in an error. No torch.
 
 The words of a refusal are its caller's; here is only what all of them would otherwise each decide anew.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
+
+from workbench.errors import WorkbenchError
 
 MAX_WHOLE = 2**63 - 1
 """The most that a whole number may be where nothing sets a tighter limit: what 64 bits hold."""
@@ -51,3 +55,22 @@ def as_token_ids(value: Any) -> tuple[int, ...] | None:
     ids = [as_whole(one) for one in listed]
     found = tuple(one for one in ids if one is not None and -1 <= one <= MAX_WHOLE)
     return tuple(one for one in found if one >= 0) if len(found) == len(listed) else None
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """The JSON object that ``text`` is. Raises WorkbenchError that says what is wrong with "it"."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WorkbenchError(f"it is not whole JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise WorkbenchError(f"it is a JSON {type(found).__name__}, not an object")
+    return found
+
+
+def read_json_object(file: Path) -> dict[str, Any]:
+    """The JSON object that a file holds. Raises WorkbenchError that names the file."""
+    try:
+        return json_object(file.read_text(encoding="utf-8"))
+    except (WorkbenchError, UnicodeDecodeError, OSError) as error:
+        raise WorkbenchError(f"{file} cannot be read: {error}; mend it or fetch it again") from None

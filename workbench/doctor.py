@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.config import DEFAULT_MODEL
-from workbench.errors import WorkbenchError
+from workbench.config import default_model
+from workbench.errors import UsageError, WorkbenchError
 from workbench.machine import cpu_name, free_memory, num_cpus
 
 TESTED_PYTHON = (3, 11)
@@ -197,12 +197,19 @@ def _disk() -> Check:
 
 
 def _model() -> Check:
-    remedy = f"run `workbench model fetch {DEFAULT_MODEL}` (needs the network once)"
+    """The model that is meant where none is named: ``WORKBENCH_MODEL``, else the course's."""
     try:
-        path = importlib.import_module("workbench.model.store").locate(DEFAULT_MODEL)
+        name = default_model()
+    except UsageError as error:
+        return Check("model", False, True, str(error), "unset WORKBENCH_MODEL, or set it to a model's name")
+    try:
+        path = importlib.import_module("workbench.model.store").locate(name)
+    except UsageError as error:
+        return Check("model", False, True, str(error), "set WORKBENCH_MODEL to a model that exists, or unset it")
     except WorkbenchError as error:
-        return Check("model", False, True, f"{DEFAULT_MODEL} is not here: {error}", remedy)
-    return Check("model", True, True, f"{DEFAULT_MODEL} ({Path(path).name})")
+        remedy = f"run `workbench model fetch {name}` (needs the network once)"
+        return Check("model", False, True, f"{name} is not here: {error}", remedy)
+    return Check("model", True, True, f"{name} ({Path(path).name})")
 
 
 def _jupyter() -> Check:

@@ -100,13 +100,150 @@ def test_an_error_is_one_line_that_names_value_and_remedy(argv, status, words, c
 
 
 @pytest.mark.parametrize(
-    "argv", [["generat"], ["generate", "--no-such-flag", "1"], ["bench"], ["generate", "--max-num", "3"]]
+    ("argv", "words"),
+    [
+        ([], ["COMMAND"]),
+        (["generat"], ["'generat'", "'generate'"]),
+        (["bench"], ["COMMAND", "workbench bench --help"]),
+        (["generate", "x", "--no-such-flag", "1"], ["--no-such-flag", "no such argument", "workbench generate --help"]),
+        (["generate", "x", "--max-num-seq", "3"], ["--max-num-seq", "did you mean --max-num-seqs?"]),
+        (["generate", "x", "--max-num-seqs=x"], ["--max-num-seqs: 'x' is no whole number", "--help"]),
+        (["generate", "x", "--max-num-seqs"], ["--max-num-seqs: expected one argument"]),
+        (["generate", "x", "--temperature", "hot"], ["--temperature: 'hot' is no number"]),
+        (["generate", "x", "--seed", "9" * 5000], ["--seed", "is no whole number"]),
+        (["generate", "x", "--seed", "a\nb\u2028c"], ["--seed", "is no whole number"]),
+        (["bench", "throughput", "--input-len", "9:3"], ["--input-len", "'9:3'", "16:512"]),
+        (["bench", "throughput", "--vs", "x"], ["--vs", "'x'", "transformers"]),
+        (["model", "dance"], ["'dance'", "'list'"]),
+    ],
 )
-def test_unknown_words_are_wrong_usage(argv, capsys):
+def test_wrong_words_are_one_line_that_names_flag_value_and_remedy(argv, words, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(argv)
     assert stopped.value.code == 2
-    capsys.readouterr()
+    printed = capsys.readouterr()
+    told = printed.err.removesuffix("\n")
+    assert printed.out == "" and len(told.splitlines()) == 1 and len(told) < 900, told
+    assert told.startswith("workbench: ") and all(word in told for word in words), told
+
+
+def test_every_flag_of_every_command_tells_a_wrong_value_in_one_line(capsys):
+    """Whole numbers and numbers, as flags are made from the fields: none may print more than its line."""
+    import dataclasses
+
+    from workbench.cli.options import SAMPLING_FLAGS
+    from workbench.config import EngineConfig
+
+    numbers = [spec.name for spec in dataclasses.fields(EngineConfig) if str(spec.type)[:3] in ("int", "flo")]
+    numbers += [name for name in SAMPLING_FLAGS if name != "ignore_eos"]
+    for name in numbers:
+        flag = "--" + name.replace("_", "-")
+        with pytest.raises(SystemExit):
+            main(["generate", "x", flag, "many"])
+        assert capsys.readouterr().err.startswith(f"workbench: {flag}: 'many' is no "), flag
+        for value in ("nan", "inf", "-inf", "-" + "9" * 400, "1e999"):
+            try:
+                status = main(["generate", "x", f"{flag}={value}", "--model", "/"])
+            except SystemExit as stopped:
+                status = stopped.code
+            told = capsys.readouterr().err
+            assert status == 2 and told.count("\n") == 1 and len(told) < 900, (flag, value, told)
+
+
+def test_a_recording_that_cannot_be_written_is_told_before_the_model_is_loaded(tmp_path, capsys, monkeypatch):
+    def load(config):
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr("workbench.cli.text._load", load)
+    for path in (tmp_path / "absent" / "run.jsonl", tmp_path, "", "a\0b"):
+        assert main(["generate", "x", "--record", str(path)]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("workbench: --record ") and "cannot be written" in told and told.count("\n") == 1
+    kept = tmp_path / "kept.jsonl"
+    kept.write_text("before\n")
+    for path in (tmp_path / "new.jsonl", kept):
+        assert main(["generate", "x", "--record", str(path)]) == 1
+    assert not (tmp_path / "new.jsonl").exists() and kept.read_text() == "before\n", "looking leaves nothing behind"
+    assert "was loaded" in capsys.readouterr().err
+
+
+def test_a_result_that_cannot_be_written_is_told_before_the_run(tmp_path, capsys, monkeypatch):
+    def run(*arguments):
+        raise AssertionError("it ran")
+
+    monkeypatch.setattr("workbench.measure.throughput.run", run)
+    for path in (tmp_path / "absent" / "r.json", tmp_path, ""):
+        assert main(["bench", "throughput", "--output", str(path)]) == 2
+        assert "--output" in capsys.readouterr().err
+    assert main(["bench", "throughput", "--output", str(tmp_path / "r.json")]) == 1
+    assert not (tmp_path / "r.json").exists(), "a file that is there says that the run is over"
+
+
+@pytest.mark.parametrize(
+    ("data", "prompts"),
+    [
+        (b"first\n\nsecond\n", ["first", "second"]),
+        (b"first\r\nsecond", ["first", "second"]),
+        ("a\u2028b\x85c\x0bd\x0ce\x1cf\n g ".encode(), ["a\u2028b\x85c\x0bd\x0ce\x1cf", " g "]),
+        (b"a\rb\n", ["a\rb"]),
+    ],
+)
+def test_prompts_of_standard_input_end_at_newlines_only(data, prompts, monkeypatch, capsys):
+    seen = []
+
+    class Loaded:
+        def generate(self, prompts, params, use_tqdm):
+            seen.extend(prompts)
+            return []
+
+    monkeypatch.setattr("workbench.cli.text._load", lambda config: Loaded())
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
+    main(["generate"])
+    assert seen == prompts
+
+
+def test_standard_input_that_is_no_text_or_not_there_is_told(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"ab\xff\n"), encoding="utf-8"))
+    assert main(["generate"]) == 2
+    assert "standard input is not text: byte 2 is no utf-8; give UTF-8" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["generate"]) == 2
+    assert "there is no prompt" in capsys.readouterr().err
+
+
+def test_lengths_are_checked_before_prompts_are_drawn(tiny_without_text, capsys, monkeypatch):
+    """A thousand million tokens would fill the memory before anybody said that they do not fit."""
+    from workbench.measure.workload import Workload
+
+    draw = Workload.prompts
+
+    def watched(self, vocab_size):
+        assert max(self.input_lens) < 1000, "a prompt was drawn that does not fit"
+        return draw(self, vocab_size)
+
+    monkeypatch.setattr(Workload, "prompts", watched)
+    flags = ("--model", str(tiny_without_text), "--num-kv-blocks", "64", "--num-threads", "1", "--output-len", "2")
+    assert main(["bench", "throughput", *flags, "--num-prompts", "3", "--input-len", "1000000000"]) == 1
+    assert "all 3 requests are too long for max_model_len=512" in capsys.readouterr().err
+    assert main(["bench", "throughput", *flags, "--num-prompts", "8", "--input-len", "2:1200", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["completed"] + told["rejected"] == 8 and told["completed"] > 0 and told["rejected"] > 0
+
+
+@pytest.mark.parametrize("command", [["model", "info"], ["model", "fetch"], ["generate", "x"]])
+def test_the_environment_names_the_model(command, tiny_without_text, capsys, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_MODEL", "")
+    assert main(command) == 2
+    assert "model='' is empty" in capsys.readouterr().err
+    monkeypatch.setenv("WORKBENCH_MODEL", "no-such-model")
+    assert main(command) == 2
+    assert "no-such-model" in capsys.readouterr().err
+    monkeypatch.setenv("WORKBENCH_MODEL", str(tiny_without_text))
+    if command[0] == "model":
+        assert main([*command, "--json"]) == 0
+        assert str(tiny_without_text) in capsys.readouterr().out
+        assert main([command[0], command[1], "", "--json"]) == 2, "an empty name is not the default"
+        assert "no model ''" in capsys.readouterr().err
 
 
 def test_an_impossible_prompt_is_wrong_usage(tiny_chat, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import pytest
@@ -109,3 +110,25 @@ def test_makers_by_name(op: str) -> None:
 def test_an_unknown_operation_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="unknown operation 'softmax'; there are rms_norm, "):
         kernels.available("softmax")
+
+
+def test_every_operation_is_in_the_list() -> None:
+    assert list(kernels._OPERATIONS) == OPERATIONS
+
+
+def test_front_and_makers_have_one_signature() -> None:
+    """The front adds ``maker`` and nothing else: names, order, kinds, defaults and types are the definition's."""
+    assert not [op for op in OPERATIONS if signatures_differ(getattr(kernels, op), kernels._OPERATIONS[op])]
+
+    def front(q: torch.Tensor, *, window: int | None = 1, maker: str = "auto") -> None: ...
+    def maker(q: torch.Tensor, *, window: int | None = None) -> None: ...
+
+    assert signatures_differ(front, {"reference": maker}) == ["reference"], "another default is found"
+
+
+def signatures_differ(front: object, makers: dict[str, object]) -> list[str]:
+    """The makers whose signature is not the front's without ``maker``."""
+    told = inspect.signature(front)
+    assert told.parameters["maker"].default == "auto" and told.parameters["maker"].kind.name == "KEYWORD_ONLY"
+    rest = told.replace(parameters=[one for name, one in told.parameters.items() if name != "maker"])
+    return [name for name, maker in makers.items() if inspect.signature(maker) != rest]

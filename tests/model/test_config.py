@@ -254,7 +254,7 @@ def test_windows_by_layer() -> None:
     kinds = ["sliding_attention"] + ["full_attention"] * 23
     config = ModelConfig.from_dict({**base, "use_sliding_window": True, "layer_types": kinds})
     assert [config.window(layer) for layer in (0, 1, 23)] == [64, None, None]
-    with pytest.raises(UsageError, match="layer_types has 1 entries for 24"):
+    with pytest.raises(WorkbenchError, match=r"layer_types=.* a list of 24 entries, one a layer; it has 1"):
         ModelConfig.from_dict({**base, "use_sliding_window": True, "layer_types": kinds[:1]})
     mistral = ModelConfig.from_dict(shipped_config("mistral-7b"))
     assert {mistral.window(layer) for layer in range(32)} == {4096}
@@ -271,7 +271,6 @@ def test_windows_by_layer() -> None:
         ({"hidden_act": "gelu"}, "'gelu'"),
         ({"partial_rotary_factor": 0.5}, "0.5"),
         ({"quantization_config": {"quant_method": "awq"}}, "'awq'"),
-        ({"num_key_value_heads": 3}, "32 is not a multiple of 3"),
         ({"head_dim": 63}, "63 is odd"),
     ],
 )
@@ -283,12 +282,10 @@ def test_what_cannot_run_is_named_yet_sized(changes: dict[str, Any], named: str)
 
 
 def test_damaged_configs_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="hidden_size"):
+    with pytest.raises(WorkbenchError, match="hidden_size"):
         ModelConfig.from_dict({"model_type": "llama"})
-    with pytest.raises(UsageError, match="num_hidden_layers='three'"):
+    with pytest.raises(WorkbenchError, match="num_hidden_layers='three'"):
         ModelConfig.from_dict({**shipped_config("llama-2-7b"), "num_hidden_layers": "three"})
-    with pytest.raises(UsageError, match="unexpected kind"):
-        ModelConfig.from_dict({**shipped_config("llama-2-7b"), "intermediate_size": [11008, 8192]})
     with pytest.raises(WorkbenchError, match=r"config\.json"):
         ModelConfig.from_path(tmp_path)
     (tmp_path / "config.json").write_text("{")

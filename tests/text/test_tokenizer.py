@@ -195,7 +195,7 @@ def test_end_tokens_of_a_folder(tmp_path: Path):
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [5, 9, 7]}')
     assert Tokenizer.from_source(tmp_path).eos_token_ids == (5, 9, 7)
     (tmp_path / "generation_config.json").write_text("[")
-    with pytest.raises(WorkbenchError, match=r"generation_config\.json is not a JSON object"):
+    with pytest.raises(WorkbenchError, match=r"generation_config\.json cannot be read: it is not whole JSON"):
         Tokenizer.from_source(tmp_path)
 
 

@@ -123,6 +123,18 @@ def test_absent_model_names_the_command_that_fetches_it(quick, monkeypatch):
     assert "workbench model fetch smollm2-135m" in check.remedy
 
 
+def test_the_model_that_is_looked_for_is_the_one_the_environment_names(monkeypatch, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setenv("WORKBENCH_MODEL", str(tmp_path))
+    assert doctor._model().ok and doctor._model().value == f"{tmp_path} ({tmp_path.name})"
+    for name, words in (("no-such-model", "no model 'no-such-model'"), ("", "model='' is empty")):
+        monkeypatch.setenv("WORKBENCH_MODEL", name)
+        check = doctor._model()
+        assert not check.ok and check.essential and words in check.value and "WORKBENCH_MODEL" in check.remedy
+    monkeypatch.setenv("WORKBENCH_MODEL", "someone/unheard-of")
+    assert "workbench model fetch someone/unheard-of" in doctor._model().remedy
+
+
 def test_old_versions_are_refused(monkeypatch):
     versions(monkeypatch, torch="2.10.1+cpu", triton="3.5.1")
     torch = SimpleNamespace(version=SimpleNamespace(cuda=None))

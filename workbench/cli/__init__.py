@@ -9,10 +9,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from workbench.cli.parser import build_parser
+from workbench.cli.parser import WRONG_USAGE, build_parser
 from workbench.errors import UsageError, WorkbenchError
 
-FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
+FAILED, INTERRUPTED = 1, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from workbench.cli import bench_load, bench_output
-from workbench.cli.options import add_engine_flags, engine_config
+from workbench.cli.options import add_engine_flags, engine_config, require_writable
 from workbench.errors import UsageError, WorkbenchError
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ def sweep(args: argparse.Namespace) -> int:
     points = _points(args)
     measured.check_metrics(args.metrics, args.percentiles)
     baseline = bench_output.prepare(args)
-    if args.plot:
-        open(args.plot, "ab").close()
+    if args.plot is not None:
+        require_writable("--plot", args.plot)
     result = measured.run(points, say=lambda line: print(line, file=sys.stderr))
     good = [point for point in result["points"] if "error" not in point]
     if not good:

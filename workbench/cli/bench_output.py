@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import Any
 
+from workbench.cli.options import require_writable
+
 SHOWN = ("completed", "rejected", "duration", "total_input_tokens", "total_output_tokens", "request_throughput",
          "output_throughput", "total_token_throughput", "request_goodput", "slo_attainment", "preemptions",
          "mean_batch_size", "idle_slot_share", "peak_kv_usage", "avg_latency", "median_latency")  # fmt: skip
@@ -21,8 +23,8 @@ def prepare(args: argparse.Namespace) -> dict[str, Any] | None:
     from workbench.measure.compare import read_baseline
 
     baseline = read_baseline(args.compare) if args.compare else None
-    if args.output:
-        open(args.output, "a").close()
+    if args.output is not None:
+        require_writable("--output", args.output)
     return baseline
 
 

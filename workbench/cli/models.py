@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Any
 
+from workbench.config import default_model
 from workbench.model import store
 
 
@@ -23,13 +24,13 @@ def list_(args: argparse.Namespace) -> None:
 
 
 def fetch(args: argparse.Namespace) -> None:
-    name = args.name or store.DEFAULT_MODEL
+    name = default_model() if args.name is None else args.name
     path = store.fetch(name, say=lambda line: print(line, file=sys.stderr))
     print(json.dumps({"name": name, "path": str(path)}) if args.json else path)
 
 
 def info(args: argparse.Namespace) -> None:
-    facts = store.info(args.name or store.DEFAULT_MODEL)
+    facts = store.info(default_model() if args.name is None else args.name)
     if args.json:
         print(json.dumps(facts, indent=2))
         return

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
+from pathlib import Path
 from typing import Any
 
 from workbench.config import EngineConfig, from_options
+from workbench.errors import UsageError
 from workbench.sampling_params import SamplingParams
 
 SAMPLING_FLAGS = {
@@ -73,3 +76,19 @@ def sampling_params(args: argparse.Namespace) -> SamplingParams:
         stop=args.stop,
         stop_token_ids=tuple(args.stop_token_ids),
     )
+
+
+def require_writable(flag: str, path: str) -> None:
+    """Raises UsageError if no file can be written to ``path``: told before a long run and not after it.
+
+    Leaves no empty file behind, so that a file that is there says that the run is over.
+    """
+    file = Path(path)
+    try:
+        existed = os.path.lexists(file)
+        open(file, "a").close()
+        if not existed:
+            file.unlink()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{flag} {path!r} cannot be written: {reason}; name a file in a folder that exists") from None

@@ -3,16 +3,43 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
+from typing import Any, NoReturn
 
 from workbench import __version__
 from workbench.cli import bench, info, models, text
 from workbench.cli.options import add_engine_flags, add_sampling_flags
 
+WRONG_USAGE = 2
+MAX_TOLD = 600
+"""Characters of an error; a value may be of any length."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Tells what is wrong in one line that names the flag, the value and the remedy; argparse would print all flags."""
+
+    def error(self, message: str) -> NoReturn:
+        told = " ".join(message.split()).removeprefix("argument ")
+        for kind, words in (("int", "whole number"), ("float", "number")):
+            told = re.sub(rf"invalid {kind} value: (.*)", rf"\1 is no {words}", told)
+        if len(told) > MAX_TOLD:
+            told = f"{told[: MAX_TOLD // 2]}…{told[-MAX_TOLD // 4 :]}"
+        self.exit(WRONG_USAGE, f"workbench: {told}; `{self.prog} --help` lists what there is\n")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            chosen: argparse.ArgumentParser = getattr(found, "parser", self)
+            flag = unknown[0].partition("=")[0]
+            close = difflib.get_close_matches(flag, chosen._option_string_actions, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            chosen.error(f"{' '.join(unknown)}: there is no such argument{hint}")
+        return found
+
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="workbench", description="A readable LLM serving engine, and a course that runs it."
-    )
+    parser = Parser(prog="workbench", description="A readable LLM serving engine, and a course that runs it.")
     parser.add_argument("--version", action="version", version=f"workbench {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -48,10 +75,10 @@ def build_parser() -> argparse.ArgumentParser:
     kinds = _group(commands, "model", "the models on this machine")
     _command(kinds, "list", models.list_, "the names this project knows and what is here")
     _command(kinds, "fetch", models.fetch, "bring a model onto this machine").add_argument(
-        "name", nargs="?", default=None, help="default: the default model"
+        "name", nargs="?", default=None, help="default: WORKBENCH_MODEL, else the default model"
     )
     _command(kinds, "info", models.info, "parameters, bytes and FLOPs of a model").add_argument(
-        "name", nargs="?", default=None, help="a name, folder, config.json, .gguf file or hub id"
+        "name", nargs="?", default=None, help="a name, folder, config.json, .gguf file or hub id; default: as for fetch"
     )
 
     kinds = _group(commands, "info", "what this machine can do, and what is built to run on it")
@@ -71,7 +98,7 @@ def _group(commands: argparse._SubParsersAction, name: str, help: str) -> argpar
 
 def _command(commands: argparse._SubParsersAction, name: str, run: object, help: str) -> argparse.ArgumentParser:  # type: ignore[type-arg]
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=help, allow_abbrev=False)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
     parser.add_argument("--json", action="store_true", help="machine-readable output")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser

@@ -9,18 +9,20 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
-from workbench.cli.options import engine_config, sampling_params
+from workbench.cli.options import engine_config, require_writable, sampling_params
 from workbench.errors import UsageError
 from workbench.sampling_params import SamplingParams
 
 
 def generate(args: argparse.Namespace) -> None:
     params, config = sampling_params(args), engine_config(args)
-    prompts = args.prompts or [line for line in sys.stdin.read().splitlines() if line]
+    if args.record is not None:
+        require_writable("--record", args.record)
+    prompts = args.prompts or _lines_of_stdin()
     if not prompts:
         raise UsageError("there is no prompt: give one as an argument, or one a line on standard input")
     llm = _load(config)
-    with llm.engine.record(args.record) if args.record else nullcontext():
+    with nullcontext() if args.record is None else llm.engine.record(args.record):
         outputs = llm.generate(prompts, params, use_tqdm=not args.json and sys.stderr.isatty())
     for prompt, output in zip(prompts, outputs, strict=True):
         if args.json:
@@ -28,6 +30,20 @@ def generate(args: argparse.Namespace) -> None:
         else:
             for answer in output.outputs:
                 print(f"{prompt}{answer.text}")
+
+
+def _lines_of_stdin() -> list[str]:
+    """The lines that are not empty. Only a newline ends one (with or without a carriage return before it): a prompt may
+    hold any other character that Python takes for the end of a line."""
+    if sys.stdin is None:
+        return []
+    if hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(newline="\n")
+    try:
+        text = sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"standard input is not text: byte {error.start} is no {error.encoding}; give UTF-8") from None
+    return [line for part in text.split("\n") if (line := part.removesuffix("\r"))]
 
 
 def chat(args: argparse.Namespace) -> None:

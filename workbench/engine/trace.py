@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from workbench.checks import shown
-from workbench.engine.trace_checks import check_trace, parse_object
+from workbench.checks import json_object, shown
+from workbench.engine.trace_checks import check_trace
 from workbench.errors import WorkbenchError
 
 SCHEMA_VERSION = 1
@@ -55,7 +55,7 @@ class StepTrace:
     @classmethod
     def from_json(cls, text: str) -> StepTrace:
         """The inverse of `to_json`. Raises WorkbenchError for text that is no trace."""
-        found = parse_object(text)
+        found = json_object(text)
         check_trace(found, {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(cls)})
         return cls(**found)
 
@@ -95,7 +95,7 @@ def read_run(path: str | Path) -> tuple[dict[str, Any], Iterator[StepTrace]]:
     lines = _lines(path)
     first = next(lines, "")
     try:
-        header = parse_object(first)
+        header = json_object(first)
     except WorkbenchError:
         header = {}
     if "schema_version" not in header:

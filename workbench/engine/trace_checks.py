@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -32,17 +31,6 @@ _FIELDS: dict[str, Any] = {
     "inputs": [{}],
 }
 _ADDED = {"request_id": _TEXT, "arrival_time": _NUMBER, "prompt_token_ids?": [_COUNT], "params?": {}, "fork_of?": _TEXT}
-
-
-def parse_object(text: str) -> dict[str, Any]:
-    """The JSON object that ``text`` is. Raises WorkbenchError."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise WorkbenchError(f"it is not whole JSON ({error})") from None
-    if not isinstance(found, dict):
-        raise WorkbenchError(f"it is a JSON {type(found).__name__}, not an object")
-    return found
 
 
 def check_trace(found: dict[str, Any], fields: Mapping[str, bool]) -> None:

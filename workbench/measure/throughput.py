@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from workbench.config import EngineConfig
@@ -67,21 +68,25 @@ def run(config: EngineConfig, workload: Workload, vs: str | None = None, repeats
 
 
 def _admissible(llm: LLM, workload: Workload) -> tuple[list[list[int]], list[int], int]:
-    """The requests that the engine can take, and how many it cannot."""
-    prompts, lens = [], []
-    for prompt, length in zip(workload.prompts(llm.model_config.vocab_size), workload.output_lens, strict=True):
-        try:
-            llm.engine.scheduler.max_num_tokens(len(prompt), length)
-        except UsageError:
-            continue
-        prompts.append(prompt)
-        lens.append(length)
-    if not prompts:
+    """The requests that the engine can take, and how many it cannot. Only their lengths decide, so prompts are drawn
+    for those alone: one that is far too long would fill the memory before it is refused."""
+    kept = [pair for pair in zip(workload.input_lens, workload.output_lens, strict=True) if _fits(llm, *pair)]
+    if not kept:
         raise WorkbenchError(
             f"all {len(workload.input_lens)} requests are too long for max_model_len={llm.config.max_model_len} or the "
             f"pool of {llm.config.num_kv_blocks} blocks: shorten them"
         )
-    return prompts, lens, len(workload.input_lens) - len(prompts)
+    input_lens, output_lens = (tuple(lens) for lens in zip(*kept, strict=True))
+    drawn = replace(workload, input_lens=input_lens, output_lens=output_lens).prompts(llm.model_config.vocab_size)
+    return drawn, list(output_lens), len(workload.input_lens) - len(kept)
+
+
+def _fits(llm: LLM, input_len: int, output_len: int) -> bool:
+    try:
+        llm.engine.scheduler.max_num_tokens(input_len, output_len)
+    except UsageError:
+        return False
+    return True
 
 
 def _ours(llm: LLM, prompts: list[list[int]], lens: list[int]) -> tuple[dict[str, Any], Answers]:

@@ -6,12 +6,12 @@ says, by name, what stands in the way of running one.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.checks import read_json_object
 from workbench.errors import UsageError, WorkbenchError
 from workbench.model.architecture import FAMILIES, RUNNABLE, Experts, Family, LatentAttention, RopeScaling
 from workbench.model.bits import bits_of
@@ -77,27 +77,19 @@ class ModelConfig:
     experts: Experts | None = None
 
     @classmethod
-    def from_dict(cls, hf: dict[str, Any]) -> ModelConfig:
-        """From a parsed Hugging Face config. Raises UsageError naming a key that is missing or impossible."""
-        try:
-            return cls(**read_fields(hf))
-        except (TypeError, AttributeError) as error:
-            raise UsageError(f"config.json holds a value of an unexpected kind, not readable here: {error}") from None
+    def from_dict(cls, hf: dict[str, Any], source: str = "config.json") -> ModelConfig:
+        """From a parsed Hugging Face config. Raises WorkbenchError that names ``source``, the key, the value and the
+        limit for one that is missing or impossible."""
+        return cls(**read_fields(hf, source))
 
     @classmethod
     def from_path(cls, path: str | Path) -> ModelConfig:
-        """From a ``config.json`` or the folder that holds one. Raises WorkbenchError if it is missing or not JSON."""
+        """From a ``config.json`` or the folder that holds one. Raises WorkbenchError if it is missing or damaged."""
         file = Path(path)
         file = file / "config.json" if file.is_dir() else file
-        try:
-            parsed = json.loads(file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise WorkbenchError(f"there is no {file}: a model folder needs a config.json") from None
-        except (OSError, ValueError) as error:
-            raise WorkbenchError(f"{file} cannot be read as JSON: {error}") from None
-        if not isinstance(parsed, dict):
-            raise WorkbenchError(f"{file} holds a JSON {type(parsed).__name__}, not an object")
-        return cls.from_dict(parsed)
+        if not file.exists():
+            raise WorkbenchError(f"there is no {file}: a model folder needs a config.json")
+        return cls.from_dict(read_json_object(file), str(file))
 
     # What the decoder asks for.
 
@@ -122,8 +114,6 @@ class ModelConfig:
             found.append(f"hidden_act {self.hidden_act!r} (supported: silu)")
         if self.quant_method is not None:
             found.append(f"weights quantized with {self.quant_method!r} (supported: float weights and GGUF)")
-        if self.num_heads % self.num_kv_heads:
-            found.append(f"num_attention_heads={self.num_heads} is not a multiple of {self.num_kv_heads} KV heads")
         if self.head_dim % 2:
             found.append(f"head_dim={self.head_dim} is odd, so it cannot be rotated in halves")
         return found

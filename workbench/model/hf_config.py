@@ -11,6 +11,11 @@ from typing import Any
 
 from workbench.errors import UsageError
 from workbench.model.architecture import FAMILIES, Experts, Family, LatentAttention, RopeScaling
+from workbench.model.bits import bits_of
+from workbench.model.config_keys import Keys
+
+MAX_LAYERS = 10_000
+MAX_ROPE_THETA = 1e15
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
@@ -28,141 +33,171 @@ _NAMES: dict[str, tuple[str, ...]] = {
 }
 
 
-def read_fields(hf: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of `ModelConfig` for the parsed JSON ``hf``. Raises UsageError naming a key that is missing."""
+def read_fields(hf: dict[str, Any], source: str = "config.json") -> dict[str, Any]:
+    """Keyword arguments of `ModelConfig` for the parsed JSON ``hf``.
+
+    Raises WorkbenchError that names ``source``, the key, the value and what it must be.
+    """
+    outer = keys = Keys(hf, source)
     for nested in ("text_config", "llm_config", "language_config"):
         if isinstance(hf.get(nested), dict):
-            hf = {"dtype": _first(hf, "dtype", "torch_dtype"), **hf[nested]}
-    model_type = str(hf.get("model_type") or "unknown")
+            keys = outer.table(nested)
+    model_type = keys.text("model_type", default="unknown")
     family = FAMILIES.get(model_type, Family())
-    sizes = {name: _size(hf, name) for name in ("hidden_size", "num_layers", "num_heads", "vocab_size")}
-    hidden, layers, heads = sizes["hidden_size"], sizes["num_layers"], sizes["num_heads"]
-    kv_heads = hf.get("num_key_value_heads") or (1 if hf.get("multi_query") else heads)
-    window, sliding = _windows(hf, family, layers)
-    rope_theta, rope_scaling, partial = _rope(hf, family)
-    eos = hf.get("eos_token_id")
+    hidden, heads = keys.needed(*_NAMES["hidden_size"]), keys.needed(*_NAMES["num_heads"])
+    layers = keys.needed(*_NAMES["num_layers"], most=MAX_LAYERS)
+    window, sliding = _windows(keys, family, layers)
+    rope_theta, rope_scaling, partial = _rope(keys, family)
+    bos = keys.token_ids("bos_token_id")
     return {
-        **sizes,
+        "hidden_size": hidden,
+        "num_layers": layers,
+        "num_heads": heads,
+        "vocab_size": keys.needed(*_NAMES["vocab_size"]),
         "model_type": model_type,
-        "architecture": next(iter(hf.get("architectures") or []), model_type),
-        "intermediate_size": int(_first(hf, *_NAMES["intermediate_size"]) or 4 * hidden),
-        "num_kv_heads": int(kv_heads),
-        "head_dim": int(hf.get("head_dim") or family.head_dim or hidden // heads),
-        "max_position_embeddings": int(_first(hf, *_NAMES["max_position_embeddings"]) or 2048),
-        "rms_norm_eps": float(_first(hf, *_NAMES["eps"]) or 1e-6),
-        "hidden_act": str(_first(hf, *_NAMES["hidden_act"]) or "silu"),
+        "architecture": next(iter(keys.texts("architectures")), model_type),
+        "intermediate_size": keys.whole(*_NAMES["intermediate_size"], default=4 * hidden),
+        "num_kv_heads": _kv_heads(keys, heads),
+        "head_dim": _head_dim(keys, family, hidden, heads),
+        "max_position_embeddings": keys.whole(*_NAMES["max_position_embeddings"], default=2048),
+        "rms_norm_eps": _eps(keys),
+        "hidden_act": keys.text(*_NAMES["hidden_act"], default="silu"),
         "rope_theta": rope_theta,
         "rope_scaling": rope_scaling,
         "partial_rotary_factor": partial,
-        "tie_word_embeddings": _flag(hf.get("tie_word_embeddings"), family.tied),
-        "qkv_bias": _bias(hf, "qkv_bias", family.qkv_bias, family),
-        "o_bias": _bias(hf, "o_bias", family.o_bias, family),
-        "mlp_bias": _bias(hf, "mlp_bias", family.mlp_bias, family),
+        "tie_word_embeddings": keys.flag("tie_word_embeddings", default=family.tied),
+        "qkv_bias": _bias(keys, "qkv_bias", family.qkv_bias, family),
+        "o_bias": _bias(keys, "o_bias", family.o_bias, family),
+        "mlp_bias": _bias(keys, "mlp_bias", family.mlp_bias, family),
         "qk_norm": family.qk_norm,
         "sliding_window": window,
         "sliding_layers": sliding,
-        "dtype": str(_first(hf, "dtype", "torch_dtype") or "float32").removeprefix("torch."),
-        "bos_token_id": hf.get("bos_token_id"),
-        "eos_token_ids": tuple(eos) if isinstance(eos, (list, tuple)) else () if eos is None else (int(eos),),
-        "quant_method": (hf.get("quantization_config") or {}).get("quant_method"),
-        "latent": _latent(hf),
-        "experts": _experts(hf, layers),
+        "dtype": _dtype(outer, _dtype(keys, None)),
+        "bos_token_id": bos[0] if bos else None,
+        "eos_token_ids": keys.token_ids("eos_token_id"),
+        "quant_method": keys.table("quantization_config").text("quant_method", default="") or None,
+        "latent": _latent(keys),
+        "experts": _experts(keys, layers),
     }
 
 
-def _first(hf: dict[str, Any], *keys: str) -> Any:
-    return next((hf[key] for key in keys if hf.get(key) is not None), None)
+def _kv_heads(keys: Keys, heads: int) -> int:
+    found: int = keys.whole("num_key_value_heads", default=1 if keys.flag("multi_query", default=False) else heads)
+    if heads % found:
+        raise keys.wrong("num_key_value_heads", f"a divisor of the {heads} attention heads, which share them evenly")
+    return found
 
 
-def _size(hf: dict[str, Any], name: str) -> int:
-    value = _first(hf, *_NAMES[name])
-    if value is None:
-        raise UsageError(f"config.json has no {_NAMES[name][0]!r}: it describes no decoder that can be read here")
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"config.json: {_NAMES[name][0]}={value!r} must be a whole number above 0")
-    return value
+def _head_dim(keys: Keys, family: Family, hidden: int, heads: int) -> int:
+    found: int | None = keys.whole("head_dim", default=family.head_dim)
+    if found is None and hidden < heads:
+        raise keys.wrong("head_dim", f"given where hidden_size={hidden} is less than the {heads} attention heads")
+    return found or hidden // heads
 
 
-def _flag(value: Any, absent: bool) -> bool:
-    return absent if value is None else bool(value)
+def _eps(keys: Keys) -> float:
+    """Absent it has a default; written as ``null``, and under no other name, it is a mistake."""
+    names = _NAMES["eps"]
+    empty = [name for name in names if keys.is_null(name)]
+    if empty and not any(name in keys for name in names):
+        raise keys.wrong(empty[0], "a number above 0 and at most 1")
+    return keys.number(*names, default=1e-6, most=1.0)
 
 
-def _bias(hf: dict[str, Any], name: str, fixed: bool | None, family: Family) -> bool:
-    return _flag(_first(hf, *_NAMES[name]), family.biased) if fixed is None else fixed
+def _dtype(keys: Keys, inner: str | None) -> str:
+    name = keys.text("dtype", "torch_dtype", default=inner or "float32").removeprefix("torch.")
+    try:
+        bits_of(name)
+    except UsageError as error:
+        raise keys.wrong("dtype" if "dtype" in keys else "torch_dtype", f"a dtype that is known ({error})") from None
+    return name
 
 
-def _windows(hf: dict[str, Any], family: Family, layers: int) -> tuple[int | None, tuple[bool, ...]]:
+def _bias(keys: Keys, name: str, fixed: bool | None, family: Family) -> bool:
+    return keys.flag(*_NAMES[name], default=family.biased) if fixed is None else fixed
+
+
+def _windows(keys: Keys, family: Family, layers: int) -> tuple[int | None, tuple[bool, ...]]:
     """The window (in tokens, the token itself included) and, for each layer, whether it looks through it."""
-    window, kinds, none = hf.get("sliding_window"), hf.get("layer_types"), (None, (False,) * layers)
-    if not window or family.sliding == "never" or not _flag(hf.get("use_sliding_window"), not family.window_opt_in):
+    window, none = keys.whole("sliding_window", default=0, least=0), (None, (False,) * layers)
+    used = keys.flag("use_sliding_window", default=not family.window_opt_in)
+    if not window or family.sliding == "never" or not used:
         return none
     if family.sliding == "all":
-        return int(window), (True,) * layers
-    if kinds:
+        return window, (True,) * layers
+    if kinds := keys.texts("layer_types"):
         if len(kinds) != layers:
-            raise UsageError(f"config.json: layer_types has {len(kinds)} entries for {layers} layers")
+            raise keys.wrong("layer_types", f"a list of {layers} entries, one a layer; it has {len(kinds)}")
         sliding = tuple(kind == "sliding_attention" for kind in kinds)
     elif family.sliding == "max_window_layers":
-        first = int(_first(hf, "max_window_layers") if hf.get("max_window_layers") is not None else 28)
+        first = keys.whole("max_window_layers", default=28, least=0)
         sliding = tuple(layer >= first for layer in range(layers))
     else:
-        pattern = int(hf.get("sliding_window_pattern") or family.sliding_pattern)
+        pattern = keys.whole("sliding_window_pattern", default=family.sliding_pattern, least=0)
         sliding = tuple(bool(pattern and (layer + 1) % pattern) for layer in range(layers))
-    return (int(window), sliding) if any(sliding) else none
+    return (window, sliding) if any(sliding) else none
 
 
-def _rope(hf: dict[str, Any], family: Family) -> tuple[float, RopeScaling | None, float]:
+def _rope(keys: Keys, family: Family) -> tuple[float, RopeScaling | None, float]:
     """Base of the rotary frequencies, their scaling, and the share of each head that is rotated."""
-    given = _first(hf, "rope_parameters", "rope_scaling") or {}
-    if given and all(isinstance(value, dict) or value is None for value in given.values()):
+    given = keys.table("rope_parameters", "rope_scaling")
+    if kinds := given.tables():
         # One set for each kind of layer (Gemma 3): the full-attention one stands for all.
-        given = given.get("full_attention") or next((value for value in given.values() if value), {})
-    theta = float(given.get("rope_theta") or _first(hf, "rope_theta", "rotary_emb_base") or family.rope_theta)
-    partial = float(_first({**hf, **given}, "partial_rotary_factor", "rotary_pct") or 1.0)
-    kind = str(given.get("rope_type") or given.get("type") or "default")
+        given = given.table("full_attention" if "full_attention" in kinds else kinds[0])
+    outer = keys.number("rope_theta", "rotary_emb_base", default=family.rope_theta, most=MAX_ROPE_THETA)
+    theta = given.number("rope_theta", default=outer, most=MAX_ROPE_THETA)
+    names = ("partial_rotary_factor", "rotary_pct")
+    partial = given.number(*names, default=keys.number(*names, default=1.0, most=1.0), most=1.0)
+    kind = given.text("rope_type", "type", default="default")
     if kind == "default":
         return theta, None, partial
-    if kind in ("linear", "llama3") and given.get("factor") is None:
-        raise UsageError(f"config.json: rope scaling {kind!r} has no 'factor'")
-    original = _first(hf, "original_max_position_embeddings") or given.get("original_max_position_embeddings")
+    if kind in ("linear", "llama3") and "factor" not in given:
+        raise given.wrong("factor", f"given for rope scaling {kind!r}")
+    positions = keys.whole(*_NAMES["max_position_embeddings"], default=8192)
+    original = given.whole("original_max_position_embeddings", default=positions)
     scaling = RopeScaling(
         kind=kind,
-        factor=float(given.get("factor") or 1.0),
-        low_freq_factor=float(given.get("low_freq_factor") or 1.0),
-        high_freq_factor=float(given.get("high_freq_factor") or 4.0),
-        original_max_position_embeddings=int(original or hf.get("max_position_embeddings") or 8192),
+        factor=given.number("factor", default=1.0, most=1e6),
+        low_freq_factor=given.number("low_freq_factor", default=1.0, most=1e6),
+        high_freq_factor=given.number("high_freq_factor", default=4.0, most=1e6),
+        original_max_position_embeddings=keys.whole("original_max_position_embeddings", default=original),
     )
+    if scaling.high_freq_factor <= scaling.low_freq_factor:
+        raise given.wrong("high_freq_factor", f"above low_freq_factor={scaling.low_freq_factor:g}")
     return theta, scaling, partial
 
 
-def _latent(hf: dict[str, Any]) -> LatentAttention | None:
-    if not hf.get("kv_lora_rank"):
+def _latent(keys: Keys) -> LatentAttention | None:
+    rank = keys.whole("kv_lora_rank", default=0, least=0)
+    if not rank:
         return None
     return LatentAttention(
-        kv_lora_rank=int(hf["kv_lora_rank"]),
-        qk_rope_head_dim=int(hf.get("qk_rope_head_dim") or 64),
-        qk_nope_head_dim=int(hf.get("qk_nope_head_dim") or 128),
-        v_head_dim=int(hf.get("v_head_dim") or 128),
-        q_lora_rank=hf.get("q_lora_rank"),
+        kv_lora_rank=rank,
+        qk_rope_head_dim=keys.whole("qk_rope_head_dim", default=64),
+        qk_nope_head_dim=keys.whole("qk_nope_head_dim", default=128),
+        v_head_dim=keys.whole("v_head_dim", default=128),
+        q_lora_rank=keys.whole("q_lora_rank"),
     )
 
 
-def _experts(hf: dict[str, Any], layers: int) -> Experts | None:
-    count = _first(hf, *_NAMES["num_experts"])
-    if not count or count < 2:
+def _experts(keys: Keys, layers: int) -> Experts | None:
+    count = keys.whole(*_NAMES["num_experts"], default=0, least=0)
+    if count < 2:
         return None
-    width = int(_first(hf, "moe_intermediate_size", "intermediate_size") or 0)
-    shared = int(hf.get("shared_expert_intermediate_size") or width * (hf.get("n_shared_experts") or 0))
-    dense_first, dense_layers = int(hf.get("first_k_dense_replace") or 0), hf.get("mlp_only_layers") or []
-    step = int(_first(hf, "decoder_sparse_step", "moe_layer_freq") or 1)
+    width = keys.whole("moe_intermediate_size", "intermediate_size", default=0)
+    shared = width * keys.whole("n_shared_experts", default=0, least=0, most=count)
+    dense_first, dense_layers = keys.whole("first_k_dense_replace", default=0, least=0), keys.numbers("mlp_only_layers")
+    step = keys.whole("decoder_sparse_step", "moe_layer_freq", default=1)
     # Qwen counts layers from one (every step-th has experts), DeepSeek from zero.
-    offset = 1 if "decoder_sparse_step" in hf else 0
+    offset = 1 if "decoder_sparse_step" in keys else 0
     return Experts(
-        num_experts=int(count),
-        experts_per_token=int(_first(hf, "num_experts_per_tok", "num_experts_per_token", "top_k_experts") or 1),
+        num_experts=count,
+        experts_per_token=keys.whole(
+            "num_experts_per_tok", "num_experts_per_token", "top_k_experts", default=1, most=count
+        ),
         intermediate_size=width,
-        shared_intermediate_size=shared,
-        shared_gate="shared_expert_intermediate_size" in hf,
+        shared_intermediate_size=keys.whole("shared_expert_intermediate_size", default=0, least=0) or shared,
+        shared_gate="shared_expert_intermediate_size" in keys,
         sparse_layers=tuple(
             layer >= dense_first and layer not in dense_layers and (layer + offset) % step == 0
             for layer in range(layers)

@@ -7,7 +7,6 @@ it, so none of it can leak, even when it ends inside a character whose rest is t
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
 from typing import Protocol
 
 from workbench.text.tokenizer import Tokenizer
@@ -21,13 +20,10 @@ class Detokenizer:
 
     Args:
         tokenizer: whose ids they are.
-        prompt_token_ids: what the output continues. Part of the signature because a request has both; not used.
         skip_special_tokens: whether special tokens are left out, as in `Tokenizer.decode`.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] = (), skip_special_tokens: bool = True
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
         exact = tokenizer.pieces.exact
         self._strategy: _Strategy = (_Bytes if exact else _Window)(tokenizer, skip_special_tokens)
 

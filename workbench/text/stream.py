@@ -15,7 +15,7 @@ class TextStream:
     """Text of one answer, token by token. ``text`` is what is certain so far, in full; `take` what is new of it."""
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
-        self._detokenizer = Detokenizer(tokenizer, (), params.skip_special_tokens)
+        self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens)
         self._stops = params.stop
         self._include_stop = params.include_stop_str_in_output
         self._parts: list[str] = []

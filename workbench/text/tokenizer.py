@@ -6,11 +6,11 @@ stands for, so that text can be put together one token at a time (`detokenizer.p
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.checks import as_token_ids, read_json_object, shown
 from workbench.errors import UsageError, WorkbenchError
 from workbench.gguf_file import GGUFFile, eos_token_ids
 from workbench.text.pieces import Pieces
@@ -178,10 +178,9 @@ def _eos_of_folder(path: Path, tokenizers_own: int | None) -> tuple[int, ...]:
         file = path / name
         if not file.is_file():
             continue
-        try:
-            found = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
-        except (ValueError, AttributeError) as error:
-            raise WorkbenchError(f"{file} is not a JSON object: {error}") from error
-        if found is not None:
-            return tuple(found) if isinstance(found, list) else (int(found),)
+        if (given := read_json_object(file).get("eos_token_id")) is not None:
+            found = as_token_ids(given)
+            if found is None:
+                raise WorkbenchError(f"{file}: eos_token_id={shown(given)} must be a token id or a list of token ids")
+            return found
     return () if tokenizers_own is None else (tokenizers_own,)

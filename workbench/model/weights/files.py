@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
+from workbench.checks import read_json_object, shown
 from workbench.errors import UsageError, WorkbenchError
 
 INDEX = "model.safetensors.index.json"
@@ -48,15 +48,8 @@ def load_safetensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _files(folder: Path) -> list[tuple[Path, list[str] | None]]:
     """Files to read and, where an index tells, the tensors each must hold."""
-    index = folder / INDEX
-    if index.is_file():
-        try:
-            places: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        except (ValueError, KeyError) as error:
-            raise WorkbenchError(f"{index} cannot be read: {error!r}; fetch it again") from None
-        shards: dict[str, list[str]] = {}
-        for name, shard in places.items():
-            shards.setdefault(shard, []).append(name)
+    if (folder / INDEX).is_file():
+        shards = _read_index(folder / INDEX)
         _require(folder, sorted(shards))
         return [(folder / shard, names) for shard, names in sorted(shards.items())]
     found = sorted(folder.glob("*.safetensors"))
@@ -72,6 +65,25 @@ def _files(folder: Path) -> list[tuple[Path, list[str] | None]]:
         _require(folder, wanted)
         return [(folder / name, None) for name in wanted]
     return [(file, None) for file in found]
+
+
+def _read_index(index: Path) -> dict[str, list[str]]:
+    """The tensors of each shard. Raises WorkbenchError naming the index and what is wrong with it."""
+    places = read_json_object(index).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise WorkbenchError(
+            f"{index}: weight_map={shown(places)} must be an object that says which file holds which tensor; "
+            "fetch it again"
+        )
+    shards: dict[str, list[str]] = {}
+    for name, shard in places.items():
+        # A name and not a way: the files of a checkpoint lie in its own folder.
+        if not isinstance(shard, str) or shard in ("", "..") or "\0" in shard or Path(shard).name != shard:
+            raise WorkbenchError(
+                f"{index}: weight_map places {shown(name)} in {shown(shard)}, which is no file name; fetch it again"
+            )
+        shards.setdefault(shard, []).append(name)
+    return shards
 
 
 def _require(folder: Path, names: list[str]) -> None:

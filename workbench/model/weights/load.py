@@ -40,7 +40,7 @@ def read_model_config(source: Path | str, load_format: str = "auto") -> ModelCon
     if path.is_file() and path.suffix.lower() == ".gguf":
         from workbench.model.gguf.hf_config import read_config
 
-        return ModelConfig.from_dict(read_config(path))
+        return ModelConfig.from_dict(read_config(path), str(path))
     if path.exists():
         return ModelConfig.from_path(path)
     if load_format == "dummy" and str(source) in shipped_names():
