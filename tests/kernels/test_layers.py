@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -117,18 +119,37 @@ def test_every_operation_is_in_the_list() -> None:
 
 
 def test_front_and_makers_have_one_signature() -> None:
-    """The front adds ``maker`` and nothing else: names, order, kinds, defaults and types are the definition's."""
+    """The front adds ``maker`` to the definition and nothing else. Other makers agree in names, order, kinds and
+    defaults, and take at least its types."""
     assert not [op for op in OPERATIONS if signatures_differ(getattr(kernels, op), kernels._OPERATIONS[op])]
 
-    def front(q: torch.Tensor, *, window: int | None = 1, maker: str = "auto") -> None: ...
-    def maker(q: torch.Tensor, *, window: int | None = None) -> None: ...
+    def front(q: list[int], *, window: int | None = None, maker: str = "auto") -> None: ...
+    def default(q: list[int], *, window: int | None = 1) -> None: ...
+    def wider(q: list[int] | torch.Tensor, *, window: int | None = None) -> None: ...
+    def narrower(q: list[int], *, window: int = None) -> None: ...  # noqa: RUF013
+    def renamed(k: list[int], *, window: int | None = None) -> None: ...
+    def positional(q: list[int], window: int | None = None) -> None: ...
 
-    assert signatures_differ(front, {"reference": maker}) == ["reference"], "another default is found"
+    makers = {"default": default, "wider": wider, "narrower": narrower, "renamed": renamed, "positional": positional}
+    assert signatures_differ(front, makers) == ["default", "narrower", "renamed", "positional"]
+    assert signatures_differ(front, {"reference": wider}) == ["reference"], "the definition itself must be told exactly"
 
 
-def signatures_differ(front: object, makers: dict[str, object]) -> list[str]:
+def signatures_differ(front: Callable[..., Any], makers: dict[str, Callable[..., Any]]) -> list[str]:
     """The makers whose signature is not the front's without ``maker``."""
     told = inspect.signature(front)
     assert told.parameters["maker"].default == "auto" and told.parameters["maker"].kind.name == "KEYWORD_ONLY"
     rest = told.replace(parameters=[one for name, one in told.parameters.items() if name != "maker"])
-    return [name for name, maker in makers.items() if inspect.signature(maker) != rest]
+    return [name for name, maker in makers.items() if not agrees(inspect.signature(maker), rest, name == "reference")]
+
+
+def agrees(maker: inspect.Signature, front: inspect.Signature, exactly: bool) -> bool:
+    if exactly:
+        return maker == front
+    pairs = list(zip(maker.parameters.values(), front.parameters.values(), strict=False))
+    return (
+        len(maker.parameters) == len(front.parameters)
+        and maker.return_annotation == front.return_annotation
+        and all((own.name, own.kind, own.default) == (one.name, one.kind, one.default) for own, one in pairs)
+        and all(set(one.annotation.split(" | ")) <= set(own.annotation.split(" | ")) for own, one in pairs)
+    )

@@ -60,8 +60,8 @@ def jobs(smollm2: LLM) -> list[tuple[list[int], SamplingParams]]:
         prompt = smollm2.tokenizer.encode(STORY)
         [plain] = smollm2.generate([prompt], params, use_tqdm=False)
         fifth, sixth = (smollm2.tokenizer.decode([token]) for token in plain.token_ids[5:7])
-        stop = fifth[-2:] + sixth[:2]
-        assert stop in plain.text and len(fifth) > 1 and len(sixth) > 1, "the stop string must span two tokens"
+        stop = fifth[-1:] + sixth[:2]
+        assert fifth and sixth and stop in plain.text, "the stop string must span two tokens"
         made.append(
             (prompt, SamplingParams(**common | own, stop=["never said", stop], include_stop_str_in_output=include))
         )
@@ -98,7 +98,7 @@ def test_sampling_options_however_served(
     options: dict[str, Any],
     proof: Any,
 ) -> None:
-    llm, traces = open_smollm2(**options), list[StepTrace]()
+    llm, traces = open_smollm2(weights_of=smollm2, **options), list[StepTrace]()
     llm.engine.listeners.append(traces.append)
     llm.engine.listeners.append(lambda trace: llm.engine.pool.check())
     found = llm.generate([prompt for prompt, _ in jobs], [params for _, params in jobs], use_tqdm=False)
