@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.config import EngineConfig, from_options
-from workbench.errors import UsageError
+from workbench.errors import WorkbenchError
 from workbench.sampling_params import SamplingParams
 
 SAMPLING_FLAGS = {
@@ -79,7 +79,7 @@ def sampling_params(args: argparse.Namespace) -> SamplingParams:
 
 
 def require_writable(flag: str, path: str) -> None:
-    """Raises UsageError if no file can be written to ``path``: told before a long run and not after it.
+    """Raises WorkbenchError if no file can be written to ``path``: told before a long run and not after it.
 
     Leaves no empty file behind, so that a file that is there says that the run is over.
     """
@@ -91,4 +91,6 @@ def require_writable(flag: str, path: str) -> None:
             file.unlink()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{flag} {path!r} cannot be written: {reason}; name a file in a folder that exists") from None
+        raise WorkbenchError(
+            f"{flag} {path!r} cannot be written: {reason}; name a file in a folder that exists"
+        ) from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from workbench.config import EngineConfig
@@ -70,15 +69,16 @@ def run(config: EngineConfig, workload: Workload, vs: str | None = None, repeats
 def _admissible(llm: LLM, workload: Workload) -> tuple[list[list[int]], list[int], int]:
     """The requests that the engine can take, and how many it cannot. Only their lengths decide, so prompts are drawn
     for those alone: one that is far too long would fill the memory before it is refused."""
-    kept = [pair for pair in zip(workload.input_lens, workload.output_lens, strict=True) if _fits(llm, *pair)]
+    lens = list(zip(workload.input_lens, workload.output_lens, strict=True))
+    kept = [index for index, pair in enumerate(lens) if _fits(llm, *pair)]
     if not kept:
         raise WorkbenchError(
-            f"all {len(workload.input_lens)} requests are too long for max_model_len={llm.config.max_model_len} or the "
+            f"all {len(lens)} requests are too long for max_model_len={llm.config.max_model_len} or the "
             f"pool of {llm.config.num_kv_blocks} blocks: shorten them"
         )
-    input_lens, output_lens = (tuple(lens) for lens in zip(*kept, strict=True))
-    drawn = replace(workload, input_lens=input_lens, output_lens=output_lens).prompts(llm.model_config.vocab_size)
-    return drawn, list(output_lens), len(workload.input_lens) - len(kept)
+    vocab_size = llm.model_config.vocab_size
+    prompts = [workload.prompt(index, vocab_size) for index in kept]
+    return prompts, [lens[index][1] for index in kept], len(lens) - len(kept)
 
 
 def _fits(llm: LLM, input_len: int, output_len: int) -> bool:
