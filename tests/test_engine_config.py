@@ -67,10 +67,19 @@ def test_a_choice_that_nobody_knows_is_refused_with_the_choices(name: str) -> No
         ({"block_size": None}, "block_size=None must be of type int, not NoneType"),
         ({"enforce_eager": 1}, "enforce_eager=1 must be of type bool, not int"),
         ({"model": 7}, "model=7 must be of type str, not int"),
-        ({"kv_offload_host_gib": 1.0}, "kv_offload_host_gib=1.0 is not supported yet; leave it at 0.0"),
+        ({"kv_offload_host_gib": 1.0}, "kv_offload_host_gib=1.0 has no effect without preemption_mode='swap'"),
+        ({"num_host_kv_blocks": 4}, "num_host_kv_blocks=4 has no effect without preemption_mode='swap'"),
+        (
+            {"preemption_mode": "swap", "num_host_kv_blocks": 4, "kv_offload_host_gib": 1},
+            "num_host_kv_blocks=4 and kv_offload_host_gib=1 both size the host's blocks: give one of them",
+        ),
+        (
+            {"long_prefill_token_threshold": 4, "enable_chunked_prefill": False},
+            "long_prefill_token_threshold=4 has no effect without enable_chunked_prefill=True",
+        ),
+        ({"max_num_queued_reqs": 0}, "max_num_queued_reqs=0 is too small: the least is 1"),
         ({"kv_offload_disk_gib": 2}, "kv_offload_disk_gib=2 is not supported yet"),
         ({"kv_offload_dir": "somewhere"}, "kv_offload_dir='somewhere' is not supported yet"),
-        ({"max_num_queued_reqs": 4}, "max_num_queued_reqs=4 is not supported yet"),
         ({"max_wait_ms": 5.0}, "max_wait_ms=5.0 has no effect without batching='dynamic'"),
     ],
 )

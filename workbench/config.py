@@ -81,31 +81,35 @@ class EngineConfig:
     max_num_seqs: int = _option(128, "most requests that run at once", minimum=1)
     max_num_batched_tokens: int = _option(2048, "most tokens computed in one step", minimum=1)
     enable_chunked_prefill: bool = _option(
-        True, "cut long prompts into chunks that share steps with decodes", unbuilt=(False,)
+        True, "cut long prompts into chunks that share steps with decodes; off: a prompt is computed whole or waits"
     )
     long_prefill_token_threshold: int = _option(
-        0, "most prompt tokens of one request in one step; 0 = no own limit", minimum=0
+        0,
+        "most prompt tokens of one request in one step; 0 = no own limit",
+        minimum=0,
+        only_if=("enable_chunked_prefill", True),
     )
     batching: str = _option(
         "continuous",
         "when requests may join and leave a batch",
-        choices=("continuous",),
-        unbuilt=("static", "dynamic", "prefill-first"),
+        choices=("continuous", "static", "dynamic", "prefill-first"),
     )
     max_wait_ms: float | None = _option(
-        None, "longest wait of dynamic batching, milliseconds", minimum=0, only_if=("batching", "dynamic")
+        None,
+        "longest wait of dynamic batching, milliseconds; default there: 100",
+        minimum=0,
+        only_if=("batching", "dynamic"),
     )
     scheduling_policy: str = _option(
         "fcfs",
         "order of the waiting queue",
-        choices=("fcfs",),
-        unbuilt=("priority", "shortest-prefill-first", "lpm"),
+        choices=("fcfs", "priority", "shortest-prefill-first"),
+        unbuilt=("lpm",),
     )
     preemption_mode: str = _option(
         "recompute",
         "what happens to the KV of a request that must make room",
-        choices=("recompute",),
-        unbuilt=("swap",),
+        choices=("recompute", "swap"),
     )
     enable_prefix_caching: bool = _option(False, "keep and reuse the KV of matching heads of prompts", unbuilt=(True,))
     prefix_index: str = _option(
@@ -147,12 +151,25 @@ class EngineConfig:
         choices=("auto",),
         unbuilt=("fp16", "fp8_e4m3", "fp8_e5m2", "int8", "int4"),
     )
-    kv_offload_host_gib: float = _option(0.0, "host memory for KV that leaves the pool, GiB", minimum=0, maximum=0)
+    kv_offload_host_gib: float = _option(
+        0.0,
+        "host memory for KV that leaves the pool, GiB; 0 = as many blocks as the pool has",
+        minimum=0,
+        only_if=("preemption_mode", "swap"),
+    )
+    num_host_kv_blocks: int | None = _option(
+        None,
+        "KV blocks in host memory; default: sized by kv_offload_host_gib",
+        minimum=1,
+        only_if=("preemption_mode", "swap"),
+    )
     kv_offload_dir: str | None = _option(None, "folder for KV that leaves host memory", unbuilt_unless_default=True)
     kv_offload_disk_gib: float = _option(0.0, "disk for KV that leaves host memory, GiB", minimum=0, maximum=0)
     enforce_eager: bool = _option(False, "never capture a step (nothing is captured yet, so every step is eager)")
     batch_invariant: bool = _option(False, "the same bits whatever else is in the batch", unbuilt=(True,))
-    max_num_queued_reqs: int | None = _option(None, "most requests that may wait", unbuilt_unless_default=True)
+    max_num_queued_reqs: int | None = _option(
+        None, "most requests that may wait; one more is refused; default: no limit", minimum=1
+    )
     num_threads: int | None = _option(
         None, "CPU threads; default: all that this process may use", minimum=1, maximum=1024
     )
@@ -165,6 +182,11 @@ class EngineConfig:
             raise UsageError(
                 f"num_kv_blocks={self.num_kv_blocks} and kv_cache_memory_bytes={self.kv_cache_memory_bytes} both size "
                 "the KV pool: give one of them"
+            )
+        if self.num_host_kv_blocks is not None and self.kv_offload_host_gib:
+            raise UsageError(
+                f"num_host_kv_blocks={self.num_host_kv_blocks} and kv_offload_host_gib={self.kv_offload_host_gib} both "
+                "size the host's blocks: give one of them"
             )
 
     def replace(self, **changes: Any) -> EngineConfig:
@@ -223,7 +245,7 @@ def _checked(config: EngineConfig, name: str, value: Any, meta: Any, type_: str)
         if high == low:
             raise UsageError(f"{told} is not supported yet; leave it at {meta['default']!r}")
         raise UsageError(f"{told} is too large: the most is {high}")
-    if "only_if" in meta:
+    if "only_if" in meta and value != meta["default"]:
         other, needed = meta["only_if"]
         if getattr(config, other) != needed:
             raise UsageError(f"{told} has no effect without {other}={needed!r}: leave it out or set that")

@@ -30,7 +30,12 @@ from workbench.model.runner import ModelRunner
 from workbench.model.weights import load_weights, read_model_config
 from workbench.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from workbench.sampling_params import SamplingParams
-from workbench.sizing import cpu_pool_bytes, resolve_max_model_len, resolve_num_kv_blocks
+from workbench.sizing import (
+    cpu_pool_bytes,
+    resolve_max_model_len,
+    resolve_num_host_kv_blocks,
+    resolve_num_kv_blocks,
+)
 from workbench.text.stream import TextStream
 from workbench.text.tokenizer import Tokenizer
 
@@ -101,15 +106,16 @@ class LLM:
             self.tokenizer = weights_of.tokenizer
             decoder = weights_of.runner.decoder.sharing_weights(attention, max_model_len)
         kv_bytes = self.model_config.kv_bytes_per_token(str(dtype).removeprefix("torch."))
+        num_kv_blocks = resolve_num_kv_blocks(
+            config, max_model_len, kv_bytes, _pool_bytes(config, device), _memory_bytes(device)
+        )
+        self._kv_bytes = kv_bytes
         self.config = config.replace(
             max_model_len=max_model_len,
-            num_kv_blocks=resolve_num_kv_blocks(
-                config, max_model_len, kv_bytes, _pool_bytes(config, device), _memory_bytes(device)
-            ),
+            num_kv_blocks=num_kv_blocks,
             kv_cache_memory_bytes=None,
         )
-        assert self.config.num_kv_blocks is not None
-        cache = KVCache(self.model_config, self.config.num_kv_blocks, config.block_size, dtype, device)
+        cache = KVCache(self.model_config, num_kv_blocks, config.block_size, dtype, device)
         clock = clock or WallClock()
         weight_bytes = self.model_config.weight_bytes(str(dtype).removeprefix("torch."))
         self.runner = ModelRunner(decoder, cache, StepCost(self.model_config, weight_bytes, kv_bytes), clock.now)
@@ -130,6 +136,11 @@ class LLM:
         return self._open_engine(config, self.engine.clock)
 
     def _open_engine(self, config: EngineConfig, clock: Clock) -> Engine:
+        assert config.num_kv_blocks is not None
+        num_host_kv_blocks = resolve_num_host_kv_blocks(config, config.num_kv_blocks, self._kv_bytes)
+        if num_host_kv_blocks is not None:
+            config = config.replace(num_host_kv_blocks=num_host_kv_blocks, kv_offload_host_gib=0.0)
+            self.runner.provide_host(num_host_kv_blocks)
         return Engine(
             config,
             self.runner,

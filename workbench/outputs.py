@@ -25,11 +25,12 @@ class RequestMetrics:
     @classmethod
     def of(cls, request: Request) -> RequestMetrics:
         arrival, end, first = request.arrival_time, request.finish_time, request.first_token_time
+        last = request.last_token_time
         steps = request.num_output_tokens - 1
         return cls(
             queue=None if request.first_scheduled_time is None else request.first_scheduled_time - arrival,
             ttft=None if first is None else first - arrival,
-            tpot=None if first is None or end is None or steps < 1 else (end - first) / steps,
+            tpot=None if first is None or last is None or steps < 1 else (last - first) / steps,
             e2e=None if end is None else end - arrival,
         )
 

@@ -65,7 +65,17 @@ class Scheduled(NamedTuple):
 class Skipped(NamedTuple):
     request_id: str
     reason: str
-    """``budget``, ``max_num_seqs``, ``no_blocks``, ``waiting_batch``, ``queue_limit`` or ``prefix_wait``."""
+    """``budget``, ``max_num_seqs``, ``no_blocks``, ``waiting_batch``, ``prefill_first``, ``queue_limit`` or
+    ``prefix_wait``."""
+
+
+class Move(NamedTuple):
+    """One KV block, in all layers, copied from one store to another; a store is ``pool`` or ``host``."""
+
+    source: str
+    block: int
+    target: str
+    to: int
 
 
 class Logprob(NamedTuple):
@@ -83,15 +93,21 @@ Logprobs = dict[int, Logprob]
 
 @dataclass(slots=True)
 class StepPlan:
+    """Carried out in this order: moves one after the other, then copies, then what is scheduled."""
+
     scheduled: list[Scheduled] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
-    """KV blocks to copy before anything is computed: (from, to)."""
+    """KV blocks of the pool to copy before anything is computed: (from, to)."""
     skipped: list[Skipped] = field(default_factory=list)
     preempted: list[str] = field(default_factory=list)
     pool: PoolView | None = field(default=None, compare=False, repr=False)
     """Whose block ids these are: a cache holds the blocks of one pool at a time. None: nobody shares the cache."""
     continues: bool = field(default=False, compare=False, repr=False)
     """Whether anything that earlier steps left in the pool's blocks is still needed."""
+    moves: list[Move] = field(default_factory=list)
+    """KV blocks that leave the pool or come back to it. A later move may overwrite what an earlier one has read."""
+    held: list[str] = field(default_factory=list)
+    """Requests whose answer is complete and whose seat is kept until their batch is done: idle slots."""
 
     @property
     def num_tokens(self) -> int:

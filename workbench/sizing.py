@@ -61,6 +61,24 @@ def _require_room(told: str, pool_bytes: int, memory_bytes: int | None) -> None:
         )
 
 
+def resolve_num_host_kv_blocks(config: EngineConfig, num_kv_blocks: int, bytes_per_token: int) -> int | None:
+    """KV blocks in host memory: as given, or what ``kv_offload_host_gib`` holds, or as many as the pool has.
+
+    None without ``preemption_mode="swap"``. Raises UsageError when not one block fits.
+    """
+    if config.preemption_mode != "swap" or config.num_host_kv_blocks is not None:
+        return config.num_host_kv_blocks
+    if config.kv_offload_host_gib == 0:
+        return num_kv_blocks
+    block_bytes = bytes_per_token * config.block_size
+    blocks = int(config.kv_offload_host_gib * (1 << 30)) // block_bytes
+    if blocks < 1:
+        raise UsageError(
+            f"kv_offload_host_gib={config.kv_offload_host_gib} does not hold one block of {block_bytes} bytes: raise it"
+        )
+    return blocks
+
+
 def cpu_pool_bytes(free_bytes: int) -> int:
     """What a CPU run spends on its pool: a quarter of free memory, at most 2 GiB."""
     return min(CPU_POOL_LIMIT, free_bytes // 4)

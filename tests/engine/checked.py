@@ -7,6 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from tests.engine.paged_fake import answer_alone
+from workbench.engine import policies
 from workbench.engine.engine import Engine
 from workbench.engine.request import Request, Status
 from workbench.engine.scheduler import MAX_SKIPPED_LISTED
@@ -45,11 +46,17 @@ class CheckedEngine:
         self.outputs: dict[str, list[int]] = {}
         self.ended: dict[str, str] = {}
         self.num_preempted: dict[str, int] = {}
-        self.failed = False
+        self.tokens_at_preemption: dict[str, int] = {}
+        self.were_running: set[str] = set()
+        self.failed = self.executed = False
+        config = engine.config
+        self.in_order = config.scheduling_policy == "fcfs"
+        self.oldest_first = self.in_order and config.batching == "continuous" and config.enable_chunked_prefill
+        """Whether the oldest request is served in every step."""
         engine.runner = _Watched(engine.runner, self)
 
-    def add(self, prompt: list[int], params: SamplingParams, request_id: str | None = None) -> str:
-        request_id = self.engine.add_request(prompt, params, request_id)
+    def add(self, prompt: list[int], params: SamplingParams, request_id: str | None = None, priority: int = 0) -> str:
+        request_id = self.engine.add_request(prompt, params, request_id, priority=priority)
         request = self.engine.requests[request_id]
         limit = min(self.engine.scheduler.max_model_len, self.engine.pool.capacity + 1)
         self.expected[request_id] = Expected(*answer_alone(prompt, params, limit, self.eos, request.seed))
@@ -76,16 +83,28 @@ class CheckedEngine:
     def failing_step(self, error: type[BaseException]) -> None:
         """A step whose runner raises ``error``: the engine must be able to go on from there."""
         self.failed = True
+        self.executed = False
         try:
             self.engine.step()
         except error:
             self.check_state()
         else:
-            raise BrokenRule("what the runner raises reaches the caller of step")
+            require(not self.executed, "what the runner raises reaches the caller of step")
+        for request_id, request in self.engine.requests.items():
+            # What the lost plan moved or copied is computed again.
+            require(request.num_computed_tokens in (0, self.computed[request_id]), f"{request} goes on where it stood")
+            self.computed[request_id] = request.num_computed_tokens
+            self.num_preempted[request_id] = request.num_preemptions
 
     def drain(self) -> int:
-        """Steps until nothing is left. The oldest request is served in every step, so their number has a bound."""
+        """Steps until nothing is left; nobody else will come. Each step brings somebody on, so there is a bound.
+
+        Where the oldest is served in every step the bound is tight; else what preemptions cost is allowed for.
+        """
+        self.engine.more_may_come = False
         bound = sum(request.max_num_tokens for request in self.engine.requests.values())
+        if not self.oldest_first:
+            bound = bound * (3 + policies.MAX_DISPLACED) + 2 * len(self.engine.requests)
         steps = 0
         while self.engine.has_unfinished():
             require(steps < bound, f"everything ends within {bound} steps")
@@ -98,6 +117,8 @@ class CheckedEngine:
         scheduler, pool = self.engine.scheduler, self.engine.pool
         require(not scheduler.running and not scheduler.waiting, "the scheduler holds nothing")
         require(not pool.tables and pool.num_free == pool.num_blocks, "the pool is empty again")
+        if (host := self.engine.host) is not None:
+            require(not host.tables and host.num_free == host.num_blocks, "the host's store is empty again")
         for request in self.requests.values():
             require(request.status is Status.FINISHED, f"{request} ended")
             require(request.finish_reason in ("stop", "length", "abort"), f"{request} has a reason")
@@ -106,45 +127,109 @@ class CheckedEngine:
         """What holds between any two calls."""
         engine, pool = self.engine, self.engine.pool
         pool.check()
-        running, waiting = engine.scheduler.running, list(engine.scheduler.waiting)
+        running, waiting = engine.scheduler.running, engine.scheduler.waiting
+        self.were_running = {request.request_id for request in running}
         in_order = [request.request_id for request in [*running, *waiting]]
-        require(in_order == list(engine.requests), f"nobody is lost, doubled or overtaken: {in_order}")
+        require(sorted(in_order) == sorted(engine.requests), f"nobody is lost or doubled: {in_order}")
+        if self.in_order:
+            # In a batch one may have its answer while one before it lost its blocks.
+            held = {request.request_id for request in running if request.status is Status.HELD}
+            line = [name for name in in_order if name not in held]
+            true = line == [name for name in engine.requests if name not in held]
+            require(true or self.failed, f"nobody is overtaken: {line}")
+        for line in (running, waiting):
+            ranks = [request.rank for request in line]
+            require(ranks == sorted(ranks), f"who goes first stands first: {ranks}")
         require(len(running) <= engine.config.max_num_seqs, "at most max_num_seqs run")
-        require(list(pool.tables) == [request.request_id for request in running], "exactly who runs holds blocks")
+        keeps_seats = engine.config.batching in ("static", "dynamic")
+        holding = [r.request_id for r in running if r.status is Status.RUNNING or r.block_table]
+        require(sorted(pool.tables) == sorted(holding), "exactly who runs holds blocks")
         for request in running:
-            require(request.status is Status.RUNNING, f"{request} runs")
-            require(request.block_table is pool.tables[request.request_id], f"{request} reads the pool's own table")
-            require(len(request.block_table) >= pool.blocks_for(request.num_computed_tokens), f"{request} has room")
+            held = request.status is Status.HELD
+            require(request.status is Status.RUNNING or (held and keeps_seats), f"{request} runs")
+            require((request.end_reason is not None) == held, f"{request} is held when its answer is complete")
+            if request.block_table or not held:
+                require(request.block_table is pool.tables[request.request_id], f"{request} reads the pool's own table")
+                require(len(request.block_table) >= pool.blocks_for(request.num_computed_tokens), f"{request} has room")
+        kept = {} if engine.host is None else engine.host.tables
+        if engine.host is not None:
+            engine.host.check()
+        require(kept.keys() <= {request.request_id for request in waiting}, "only who waits is kept by the host")
         for request in waiting:
             require(request.status is Status.WAITING and not request.block_table, f"{request} holds nothing")
-            require(request.num_computed_tokens == 0, f"{request} has nothing in the cache")
+            blocks, computed = len(kept.get(request.request_id, ())), request.num_computed_tokens
+            true = blocks == pool.blocks_for(computed) if computed else blocks == 0
+            require(true, f"{request} has nothing in the cache but {blocks} blocks in the host's store")
 
     def check_plan(self, plan: StepPlan) -> None:
         """What holds between planning and computing: who was left out, was left out for a reason that is true."""
         config, scheduler, pool = self.engine.config, self.engine.scheduler, self.engine.pool
+        kept = {} if self.engine.host is None else self.engine.host.tables
         for request_id in plan.preempted:
-            self.computed[request_id] = 0
+            request = self.requests[request_id]
+            if request_id not in kept:
+                self.computed[request_id] = 0
             self.num_preempted[request_id] += 1
-            require(self.requests[request_id].num_preemptions == self.num_preempted[request_id], "preemptions add up")
-        left = config.max_num_batched_tokens - sum(item.num_tokens for item in plan.scheduled)
+            require(request.num_preemptions == self.num_preempted[request_id], "preemptions add up")
+            had = self.tokens_at_preemption.get(request_id, 0)
+            require(request.num_tokens > had or self.failed, f"{request} has a token to show since it was preempted")
+            self.tokens_at_preemption[request_id] = request.num_tokens
+        left = config.max_num_batched_tokens - plan.num_tokens
         require(left >= 0, f"the budget is overrun by {-left} tokens")
         told = dict(plan.skipped)
         require(len(told) == len(plan.skipped), "one reason for each")
         served = {item.request.request_id for item in plan.scheduled}
-        for request in scheduler.running:
-            require(request.request_id in served or (left == 0 and told[request.request_id] == "budget"),
-                    f"{request} runs and is served unless the budget is spent")  # fmt: skip
+        restored = {move.to for move in plan.moves if move.target == "pool"}
+        decodes = [
+            item.request.request_id
+            for item in plan.scheduled
+            # One that comes back from the host may have a single token left: it joins with that, others with a prompt.
+            if item.kind == "decode" and restored.isdisjoint(item.request.block_table)
+        ]
+        running = [request for request in scheduler.running if request.status is Status.RUNNING]
+        held = [request.request_id for request in scheduler.running if request.status is Status.HELD]
+        require(plan.held == held, "idle slots are told")
+        whole = not config.enable_chunked_prefill
+        for request in running:
+            reason = told.get(request.request_id)
+            true = request.request_id in served
+            if reason == "budget":
+                true = left == 0 or whole or bool(plan.preempted) or not self.in_order
+            elif reason == "prefill_first":
+                true = config.batching == "prefill-first" and not decodes and bool(served)
+            require(true, f"{request} runs and is served unless the budget is spent: {reason}")
+            need = request.num_tokens - request.num_computed_tokens
+            if need == 1 and len(running) <= config.max_num_batched_tokens and config.batching != "prefill-first":
+                require(request.request_id in served, f"{request} decodes and gets a token in every step")
+        for item in plan.scheduled:
+            caught_up = item.start + item.num_tokens == len(item.request.token_ids)
+            cut = not caught_up and len(item.request.token_ids) - item.start <= config.max_num_batched_tokens
+            require(not (whole and cut), f"{item.request} is computed whole or not at all")
         for request in islice(scheduler.waiting, MAX_SKIPPED_LISTED):
             require(told.get(request.request_id), f"{request} waits and is told why")
         if scheduler.waiting:
             head = scheduler.waiting[0]
-            missing = pool.blocks_for(min(head.num_tokens, left, scheduler.chunk_limit))
+            need = head.num_tokens - head.num_computed_tokens
+            if config.batching == "prefill-first" and decodes:
+                left = config.max_num_batched_tokens  # what it had before it was found that only decodes can go on
+            missing = pool.blocks_for(head.num_computed_tokens + min(need, left, scheduler.chunk_limit))
+            came_back = head.num_preemptions > 0 or scheduler._returning is not None
+            batched = config.batching in ("static", "dynamic")
             true = {
-                "budget": left == 0,
-                "max_num_seqs": len(scheduler.running) == config.max_num_seqs,
-                "no_blocks": bool(plan.preempted) or missing > pool.num_free,
+                "budget": left == 0 or (whole and need > left),
+                "max_num_seqs": len(scheduler.running) == config.max_num_seqs or bool(plan.preempted),
+                "no_blocks": bool(plan.preempted) or missing > pool.num_free or (came_back and bool(running)),
+                "waiting_batch": batched and (bool(scheduler.running) or self.engine.more_may_come),
             }
-            require(true.get(told[head.request_id]), f"{head} waits although resources are free: {told}")
+            reason = told[head.request_id]
+            require(true.get(reason), f"{head} waits although resources are free: {told}")
+            if reason == "max_num_seqs" and config.scheduling_policy == "priority":
+                last = scheduler.running[-1]
+                joined = served - self.were_running  # one in a step is let in at the cost of another
+                require(
+                    not policies.may_displace(head, last) or came_back or plan.preempted or joined,
+                    f"{head} waits for {last} to end",
+                )
 
     def _check_shares(self, trace: StepTrace, unfinished: list[str]) -> None:
         config = self.engine.config
@@ -153,7 +238,15 @@ class CheckedEngine:
         require(
             len(ids) == len(set(ids)) <= config.max_num_seqs, "a request has one share, and at most max_num_seqs do"
         )
-        require(not unfinished or unfinished[0] in ids, "the oldest unfinished request is served in every step")
+        if self.oldest_first:
+            require(not unfinished or unfinished[0] in ids, "the oldest unfinished request is served in every step")
+        if unfinished and not ids:
+            reasons = {skip["reason"] for skip in trace.skipped} - {"queue_limit"}
+            limit_reached = len(self.engine.scheduler.waiting) == config.max_num_queued_reqs
+            waits = reasons == {"waiting_batch"} and self.engine.more_may_come and not limit_reached
+            require(waits or trace.finished, f"a step serves somebody: {trace.skipped}")
+            if waits and trace.wake_time is not None:
+                require(trace.wake_time > trace.time, "who waits is told how long")
         require(set(ids) <= set(unfinished), "only unfinished requests are served")
         for item in trace.scheduled:
             request_id, count = item["request_id"], item["num_tokens"]
@@ -181,12 +274,14 @@ class CheckedEngine:
             require(request.output_token_ids == output, f"{request_id}: the trace tells every token")
             require(output == expected.output[: len(output)], f"{request_id} answers as it would alone")
             reason = request.finish_reason
-            if reason is None:
+            if request.end_reason is not None:
+                require((output, request.end_reason) == expected, f"{request_id}: {request.end_reason}")
+            elif reason is None:
                 require(len(output) < len(expected.output), f"{request_id} goes on past its end")
             elif reason != "abort":
-                require(
-                    (output, reason) == expected and self.ended.get(request_id) == reason, f"{request_id}: {reason}"
-                )
+                require((output, reason) == expected, f"{request_id}: {reason}")
+            if reason not in (None, "abort"):
+                require(self.ended.get(request_id) == reason, f"{request_id} is told to have ended")
 
     def _check_blocks(self, trace: StepTrace) -> None:
         pool = self.engine.pool
@@ -194,7 +289,12 @@ class CheckedEngine:
         require(pool.num_blocks - pool.num_free == pool.allocated - pool.freed, "blocks taken and returned add up")
         for request in self.engine.scheduler.running:
             held, needed = len(request.block_table), pool.blocks_for(request.num_computed_tokens)
-            require(held == needed or self.failed, f"{request} holds {held} blocks and needs {needed}")
+            if request.status is Status.RUNNING and request.num_preemptions:
+                # One that came back took the blocks for all its tokens at once.
+                true = needed <= held <= pool.blocks_for(request.num_tokens)
+            else:
+                true = held == needed or (request.status is Status.HELD and held == 0)
+            require(true or self.failed, f"{request} holds {held} blocks and needs {needed}")
 
 
 class _Watched:
@@ -205,5 +305,6 @@ class _Watched:
         self.checked = checked
 
     def execute(self, plan: StepPlan) -> StepResult:
+        self.checked.executed = True
         self.checked.check_plan(plan)
         return self.runner.execute(plan)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from workbench.config import EngineConfig
 from workbench.engine.clock import VirtualClock
 from workbench.engine.engine import Engine
+from workbench.kv.pool import BlockPool
 from workbench.plan import StepPlan, StepResult
 from workbench.sampling_params import SamplingParams
 
@@ -42,14 +43,31 @@ def answer_alone(
 
 
 class PagedFake:
-    """``during`` is called in every step, once the tables are read; what it raises, the runner raises."""
+    """``before`` is called first in every step, ``during`` once the tables are read; the runner raises what they raise.
+
+    Blocks that nobody holds are wiped in every step, so whoever reads one that was not brought back reads nothing.
+    """
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.memory: dict[tuple[int, int], int] = {}
+        self.host: dict[tuple[int, int], int] = {}
+        self.pool: BlockPool | None = None
+        self.before: Callable[[StepPlan], None] = lambda plan: None
         self.during: Callable[[StepPlan], None] = lambda plan: None
 
     def execute(self, plan: StepPlan) -> StepResult:
+        self.before(plan)
+        stores = {"pool": self.memory, "host": self.host}
+        for move in plan.moves:
+            for row in range(self.block_size):
+                stores[move.target][move.to, row] = stores[move.source].get((move.block, row), -1)
+        for source, target in plan.copies:
+            for row in range(self.block_size):
+                self.memory[target, row] = self.memory.get((source, row), -1)
+        if self.pool is not None:
+            held = self.pool.ref_counts
+            self.memory = {place: token for place, token in self.memory.items() if held[place[0]]}
         for item in plan.scheduled:
             for position in range(item.start, item.start + item.num_tokens):
                 place = self._place(item.request.block_table, position)
@@ -77,7 +95,9 @@ def open_engine(eos: Sequence[int] = (), **options: object) -> Engine:
     }
     config = EngineConfig(**{**sizes, **options})
     runner = PagedFake(config.block_size)
-    return Engine(config, runner, clock=VirtualClock(), eos_token_ids=eos, vocab_size=VOCAB_SIZE)
+    engine = Engine(config, runner, clock=VirtualClock(), eos_token_ids=eos, vocab_size=VOCAB_SIZE)
+    runner.pool = engine.pool
+    return engine
 
 
 def greedy(max_tokens: int | None = 4, **options: object) -> SamplingParams:

@@ -241,7 +241,11 @@ def test_a_prompt_of_what_is_no_token_is_refused() -> None:
     ):
         with pytest.raises(UsageError, match=message):
             engine.add_request(prompt)
-    for option in ({"tenant": "a"}, {"priority": 1}):
-        with pytest.raises(UsageError, match="not supported yet"):
+    for option, message in (
+        ({"tenant": "a"}, "tenant='a' is not supported yet"),
+        ({"priority": 1}, "priority=1 has no effect without scheduling_policy='priority'"),
+        ({"priority": 0.5}, "priority=0.5 must be a whole number"),
+    ):
+        with pytest.raises(UsageError, match=message):
             engine.add_request([1], **option)
     assert not engine.requests and not engine.scheduler.waiting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,11 +12,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from tests.engine.checked import CheckedEngine
 from tests.engine.paged_fake import VOCAB_SIZE, open_engine
+from workbench.engine.admission import QueueFull
 from workbench.errors import UsageError
 from workbench.plan import StepPlan
 from workbench.sampling_params import SamplingParams
 
-SEEN = {"schedules": 0, "steps": 0, "preemptions": 0, "most_preemptions": 0, "aborts": 0, "failures": 0, "refusals": 0}
+SEEN = {"schedules": 0, "steps": 0, "preemptions": 0, "most_preemptions": 0, "aborts": 0, "failures": 0, "refusals": 0,
+        "swapped_blocks": 0, "displaced": 0, "idle_slots": 0}  # fmt: skip
 
 
 class RunnerFailed(RuntimeError):
@@ -31,8 +34,19 @@ class EngineMachine(RuleBasedStateMachine):
         max_num_seqs=st.sampled_from([8, 3, 2, 1]),
         long_prefill_token_threshold=st.sampled_from([0, 0, 1, 3, 9]),
         eos=st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=2),
+        batching=st.sampled_from(["continuous", "continuous", "prefill-first", "static", "dynamic"]),
+        scheduling_policy=st.sampled_from(["fcfs", "priority", "shortest-prefill-first"]),
+        enable_chunked_prefill=st.sampled_from([True, True, False]),
+        num_host_kv_blocks=st.sampled_from([None, 1, 3, 20]),
+        max_num_queued_reqs=st.sampled_from([None, None, 4]),
     )
-    def open(self, eos: list[int], **options: int) -> None:
+    def open(self, eos: list[int], **options: Any) -> None:
+        if not options["enable_chunked_prefill"]:
+            del options["long_prefill_token_threshold"]
+        if options["num_host_kv_blocks"] is not None:
+            options["preemption_mode"] = "swap"
+        if options["batching"] == "dynamic":
+            options["max_wait_ms"] = 3000.0
         self.engine = open_engine(eos, **options)
         self.fake = self.engine.runner
         self.checked = CheckedEngine(self.engine, eos)
@@ -42,9 +56,12 @@ class EngineMachine(RuleBasedStateMachine):
     def add(self, seed: int, count: int) -> None:
         """Some requests at once. One number stands for all that is drawn of them: cheaper than a choice for each."""
         draw = Random(seed)
+        config = self.engine.config
         for _ in range(count):
-            most = min(self.engine.config.max_model_len, self.engine.pool.capacity + 1)
+            most = min(config.max_model_len, self.engine.pool.capacity + 1)
             length = draw.randint(1, max(1, (most - 1) // draw.choice([1, 2, 4])))
+            if not config.enable_chunked_prefill:
+                length = min(length, config.max_num_batched_tokens)
             max_tokens = draw.choice([None, draw.randint(1, most - length)])
             params = SamplingParams(
                 temperature=draw.choice([0.0, 1.0]),
@@ -54,7 +71,20 @@ class EngineMachine(RuleBasedStateMachine):
                 ignore_eos=draw.random() < 0.5,
                 stop_token_ids=draw.choice([(), (draw.randrange(VOCAB_SIZE),)]),
             )
-            self.checked.add([draw.randrange(VOCAB_SIZE) for _ in range(length)], params)
+            priority = draw.randint(-2, 2) if config.scheduling_policy == "priority" else 0
+            try:
+                self.checked.add([draw.randrange(VOCAB_SIZE) for _ in range(length)], params, priority=priority)
+            except QueueFull:
+                assert len(self.engine.scheduler.waiting) == config.max_num_queued_reqs
+                SEEN["refusals"] += 1
+
+    @rule(more=st.booleans())
+    def tell_whether_more_may_come(self, more: bool) -> None:
+        self.engine.more_may_come = more
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 30.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.engine.clock.advance(seconds)
 
     @rule(over=st.integers(1, 9), seed=st.integers(0, 1 << 20))
     def add_what_cannot_fit(self, over: int, seed: int) -> None:
@@ -68,7 +98,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 12))
     def step(self, count: int) -> None:
         for _ in range(count):
-            self.checked.step()
+            SEEN["idle_slots"] += len(self.checked.step().held)
             SEEN["steps"] += 1
 
     @precondition(lambda self: self.engine.requests)
@@ -107,6 +137,8 @@ class EngineMachine(RuleBasedStateMachine):
             counts = self.checked.num_preempted.values()
             SEEN["preemptions"] += sum(counts)
             SEEN["most_preemptions"] = max([SEEN["most_preemptions"], *counts])
+            SEEN["displaced"] += sum(request.num_displaced for request in self.checked.requests.values())
+            SEEN["swapped_blocks"] += self.engine.host.restored if self.engine.host else 0
 
 
 def run(max_examples: int, fixed: bool) -> dict[str, int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -10,39 +11,75 @@ import pytest
 
 from tests.engine.checked import BrokenRule, CheckedEngine
 from tests.engine.paged_fake import VOCAB_SIZE, PagedFake, open_engine
+from workbench.config import EngineConfig
+from workbench.engine import admission, policies
+from workbench.engine.admission import QueueFull
+from workbench.engine.places import Joining
+from workbench.engine.policies import Continuous, Static
 from workbench.engine.request import Request, Status
 from workbench.engine.scheduler import Scheduler
+from workbench.kv.block_store import BlockStore
 from workbench.kv.pool import BlockPool, OutOfBlocks
-from workbench.plan import StepPlan, StepResult
+from workbench.plan import Move, StepPlan, StepResult
 from workbench.sampling_params import SamplingParams
 
 CAUGHT = (AssertionError, OutOfBlocks, IndexError, KeyError)
 """A broken rule or, where the bug breaks the engine before any check is reached, its own error."""
 
 
-def exercise(seed: int) -> None:
-    """A crowded engine with arrivals, aborts and preemptions, every step checked, until all is done."""
+SMALL = {"num_kv_blocks": 9, "block_size": 3, "max_model_len": 28, "max_num_batched_tokens": 7, "max_num_seqs": 3}
+SWAP = {"preemption_mode": "swap"}
+PRIORITY = {"scheduling_policy": "priority", "num_kv_blocks": 16}
+STATIC = {"batching": "static"}
+FEW_MAY_QUEUE = {**STATIC, "max_num_queued_reqs": 2}
+WHOLE = {"enable_chunked_prefill": False, "max_num_batched_tokens": 12}
+LONG = {"num_kv_blocks": 30, "block_size": 2, "max_model_len": 60, "max_num_batched_tokens": 6, "max_num_seqs": 4}
+FAILING = {**SWAP, "failing": True}
+KINDS: list[dict[str, Any]] = [{}, SWAP, FAILING, PRIORITY, STATIC, FEW_MAY_QUEUE, WHOLE, LONG]
+
+
+class RunnerFailed(RuntimeError):
+    pass
+
+
+def exercise(seed: int, failing: bool = False, **options: Any) -> None:
+    """A crowded engine with arrivals, aborts and preemptions, every step checked, until all is done.
+
+    ``failing``: now and then the runner fails before it has done anything.
+    """
     draw = Random(seed)
-    engine = open_engine(
-        (5,), num_kv_blocks=9, block_size=3, max_model_len=28, max_num_batched_tokens=7, max_num_seqs=3
-    )
-    checked = CheckedEngine(engine, (5,))
+    options = {**SMALL, **options}
+    engine = open_engine((5,), **options)
+    fake, checked = engine.runner, CheckedEngine(engine, (5,))
+    engine.more_may_come = True
+    longest = min(15, options["max_num_batched_tokens"] if "enable_chunked_prefill" in options else 15)
+
+    def fail(plan: StepPlan) -> None:
+        raise RunnerFailed
+
     for _ in range(50):
         if draw.random() < 0.6:
-            length = draw.randint(1, 15)
+            length = draw.randint(1, longest)
             most = draw.choice([None, draw.randint(1, 28 - length)])
             params = SamplingParams(max_tokens=most, min_tokens=draw.choice([0, 0, min(most or 3, 3)]))
-            checked.add([draw.randrange(VOCAB_SIZE) for _ in range(length)], params)
+            priority = draw.randint(0, 3) if "scheduling_policy" in options else 0
+            with suppress(QueueFull):
+                checked.add([draw.randrange(VOCAB_SIZE) for _ in range(length)], params, priority=priority)
         if engine.requests and draw.random() < 0.15:
             checked.abort(draw.choice(list(engine.requests)))
+        if failing and draw.random() < 0.3:
+            fake.before = fail
+            checked.failing_step(RunnerFailed)
+            fake.before = lambda plan: None
         checked.step()
     checked.drain()
-    assert sum(checked.num_preempted.values()) > 3
+    assert sum(checked.num_preempted.values()) > 3 or "batching" in options
 
 
-def exercise_all() -> None:
-    for seed in range(4):
-        exercise(seed)
+def exercise_all(kinds: list[dict[str, Any]] = KINDS) -> None:
+    for options in kinds:
+        for seed in range(4):
+            exercise(seed, **options)
 
 
 def test_the_true_code_passes() -> None:
@@ -133,7 +170,7 @@ def lost_request(patch: pytest.MonkeyPatch) -> None:
 
     def losing(self: Scheduler, request: Request, plan: StepPlan) -> None:
         preempt(self, request, plan)
-        self.waiting.popleft()
+        self.waiting.remove(request)
 
     patch.setattr(Scheduler, "_preempt", losing)
 
@@ -144,17 +181,20 @@ def resumed_last(patch: pytest.MonkeyPatch) -> None:
 
     def last(self: Scheduler, request: Request, plan: StepPlan) -> None:
         preempt(self, request, plan)
-        self.waiting.append(self.waiting.popleft())
+        self.waiting.remove(request)
+        self.waiting.append(request)
 
     patch.setattr(Scheduler, "_preempt", last)
 
 
 def budget_overrun(patch: pytest.MonkeyPatch) -> None:
     """Newcomers get the whole budget, whatever running requests have taken of it."""
-    admit = Scheduler._admit_waiting
-    patch.setattr(
-        Scheduler, "_admit_waiting", lambda self, plan, budget: admit(self, plan, self.max_num_batched_tokens)
-    )
+    shares = Scheduler._shares
+
+    def generous(self: Scheduler, served: list[Request], needs: list[int], joining: list[Joining]) -> list[int]:
+        return shares(self, served, needs, []) + shares(self, [], [], joining)
+
+    patch.setattr(Scheduler, "_shares", generous)
 
 
 def too_many_seqs(patch: pytest.MonkeyPatch) -> None:
@@ -169,10 +209,7 @@ def too_many_seqs(patch: pytest.MonkeyPatch) -> None:
 
 def idle_while_others_wait(patch: pytest.MonkeyPatch) -> None:
     """Static batching by mistake: nobody joins while anybody runs."""
-    admit = Scheduler._admit_waiting
-    patch.setattr(
-        Scheduler, "_admit_waiting", lambda self, plan, budget: None if plan.scheduled else admit(self, plan, budget)
-    )
+    patch.setattr(Continuous, "may_join", lambda self, waiting, running, now: 0 if running else len(waiting))
 
 
 def one_token_too_many(patch: pytest.MonkeyPatch) -> None:
@@ -216,6 +253,92 @@ def aborted_still_runs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "abort", lazy)
 
 
+def host_keeps_the_aborted(patch: pytest.MonkeyPatch) -> None:
+    """An aborted request's blocks stay in the host's store."""
+    patch.setattr(BlockStore, "drop", lambda self, owner: None)
+
+
+def not_brought_back(patch: pytest.MonkeyPatch) -> None:
+    """A request comes back from the host and its blocks do not."""
+    restore = BlockStore.restore
+
+    def forgetful(self: BlockStore, owner: str, pool: BlockPool) -> list[Move]:
+        restore(self, owner, pool)
+        return []
+
+    patch.setattr(BlockStore, "restore", forgetful)
+
+
+def brought_back_in_disorder(patch: pytest.MonkeyPatch) -> None:
+    restore = BlockStore.restore
+
+    def disorderly(self: BlockStore, owner: str, pool: BlockPool) -> list[Move]:
+        moves = restore(self, owner, pool)
+        targets = [move.to for move in reversed(moves)]
+        return [move._replace(to=to) for move, to in zip(moves, targets, strict=True)]
+
+    patch.setattr(BlockStore, "restore", disorderly)
+
+
+def too_few_saved(patch: pytest.MonkeyPatch) -> None:
+    """The block that is not full is left behind."""
+    save = BlockStore.save
+    patch.setattr(BlockStore, "save", lambda self, owner, pool, count: save(self, owner, pool, max(1, count - 1)))
+
+
+def lost_moves(patch: pytest.MonkeyPatch) -> None:
+    """After a failed step it is believed that its moves were made."""
+    patch.setattr(Scheduler, "rollback", lambda self, plan: None)
+
+
+def thrash(patch: pytest.MonkeyPatch) -> None:
+    """Who was preempted comes back as soon as its first chunk fits, and is sent away before it has caught up."""
+    patch.setattr(admission, "growth", lambda *args: 0)
+
+
+def decodes_stand_behind_prompts(patch: pytest.MonkeyPatch) -> None:
+    """Decodes get what a long prompt leaves of the budget, and not the other way round."""
+
+    def prompts_first(
+        needs: Sequence[int], budget: int, limit: int, whole: bool = False, true: Any = policies.share
+    ) -> list[int]:
+        order = sorted(range(len(needs)), key=lambda i: -needs[i])
+        given = true([needs[i] for i in order], budget, limit, whole)
+        return [given[order.index(i)] for i in range(len(needs))]
+
+    patch.setattr(policies, "share", prompts_first)
+
+
+def inversion(patch: pytest.MonkeyPatch) -> None:
+    """All seats taken by requests of low priority stay theirs until they end."""
+    patch.setattr(Scheduler, "_displace", lambda self, plan: None)
+
+
+def queue_too_short_for_a_batch(patch: pytest.MonkeyPatch) -> None:
+    """A batch waits for more requests than may queue."""
+    init = Static.__init__
+
+    def larger(self: Static, config: EngineConfig) -> None:
+        init(self, config)
+        self.batch_size = config.max_num_seqs
+
+    patch.setattr(Static, "__init__", larger)
+
+
+def answers_never_returned(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Static, "is_done", lambda self, running, waiting: False)
+
+
+def hoarding(patch: pytest.MonkeyPatch) -> None:
+    """Complete answers keep their blocks even where another member of the batch cannot go on without."""
+    patch.setattr(Scheduler, "_free", lambda self, num_blocks: num_blocks <= self.pool.num_free)
+
+
+def cut_although_whole(patch: pytest.MonkeyPatch) -> None:
+    true = policies.share
+    patch.setattr(policies, "share", lambda needs, budget, limit, whole: true(needs, budget, limit))
+
+
 @pytest.mark.parametrize(
     ("bug", "rule"),
     [
@@ -223,19 +346,31 @@ def aborted_still_runs(patch: pytest.MonkeyPatch) -> None:
         (double_free, "free list twice|free and in use"),
         (abort_keeps_blocks, "tables hold it"),
         (page_too_few, "has room|needs|list index out of range"),
-        (page_too_many, "holds . blocks and needs|is served in every step"),
+        (page_too_many, "holds . blocks and needs|is served in every step|has room"),
         (page_misread, "answers as it would alone"),
         (stale_position, "counts what was computed|samples when caught up"),
         (lost_resume, "has nothing in the cache|goes on where it stood"),
-        (lost_request, "lost, doubled or overtaken"),
-        (resumed_last, "lost, doubled or overtaken"),
+        (lost_request, "lost or doubled"),
+        (resumed_last, "overtaken"),
         (budget_overrun, "the budget is overrun"),
         (too_many_seqs, "max_num_seqs"),
-        (idle_while_others_wait, "waits and is told why"),
+        (idle_while_others_wait, "waits although resources are free"),
         (one_token_too_many, "goes on past its end|answers as it would alone"),
         (doubled_token, "the trace tells every token|samples when caught up"),
         (stop_before_min_tokens, ": stop"),
-        (aborted_still_runs, "lost, doubled or overtaken"),
+        (aborted_still_runs, "lost or doubled"),
+        (host_keeps_the_aborted, "only who waits is kept by the host"),
+        (not_brought_back, "answers as it would alone"),
+        (brought_back_in_disorder, "answers as it would alone"),
+        (too_few_saved, "has nothing in the cache but|answers as it would alone"),
+        (lost_moves, "answers as it would alone"),
+        (thrash, "has a token to show since it was preempted"),
+        (decodes_stand_behind_prompts, "gets a token in every step|waits although"),
+        (inversion, "waits for .* to end"),
+        (queue_too_short_for_a_batch, "a step serves somebody"),
+        (answers_never_returned, "everything ends within|a step serves somebody"),
+        (hoarding, "a step serves somebody|everything ends within|goes on where it stood"),
+        (cut_although_whole, "computed whole or not at all"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )

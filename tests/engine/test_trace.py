@@ -134,7 +134,9 @@ def test_a_trace_survives_json() -> None:
         assert set(INTERFACE) <= set(json.loads(text))
     last = traces[-1]
     assert set(last.phases) == {"schedule", "prepare", "forward", "sample", "commit", "detokenize"}
-    assert set(last.blocks) == {"allocated", "freed", "shared", "evicted", "free", "total"}
+    assert set(last.blocks) == {
+        "allocated", "freed", "shared", "swapped_out", "swapped_in", "evicted", "free", "total"
+    }  # fmt: skip
     assert [trace.step for trace in traces] == list(range(len(traces)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Protocol
 
@@ -20,6 +21,12 @@ class WallClock:
     def now(self) -> float:
         return time.perf_counter() - self._start
 
+    def advance_to(self, moment: float) -> None:
+        """Sleeps until ``moment``; returns at once when it has passed. ``inf`` is refused: nothing would wake it."""
+        if math.isinf(moment):
+            raise ValueError("nobody would wake from a sleep without an end")
+        time.sleep(max(0.0, moment - self.now()))
+
 
 class VirtualClock:
     """Seconds that pass only when told to."""
@@ -35,3 +42,9 @@ class VirtualClock:
         if seconds < 0:
             raise ValueError(f"time cannot go back by {-seconds} s")
         self._now += seconds
+
+    def advance_to(self, moment: float) -> None:
+        """Moves time forward to ``moment``; does nothing when it has passed. ``inf`` is refused, as by a real clock."""
+        if math.isinf(moment):
+            raise ValueError("nobody would wake from a sleep without an end")
+        self._now = max(self._now, moment)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from workbench.config import EngineConfig
+from workbench.engine.admission import QueueFull, check_priority, check_queue
 from workbench.engine.clock import Clock, WallClock
 from workbench.engine.request import Request, TextSink
 from workbench.engine.request_checks import check_arguments, checked_token_ids
 from workbench.engine.scheduler import Scheduler
 from workbench.engine.trace import StepTrace, TraceWriter
 from workbench.errors import UsageError
+from workbench.kv.block_store import HOST, BlockStore
 from workbench.kv.pool import BlockPool
 from workbench.plan import Runner, StepPlan, StepResult
 from workbench.sampling_params import MAX_SEED, SamplingParams
@@ -48,7 +51,11 @@ class Engine:
         self.runner = runner
         self.clock: Clock = clock or WallClock()
         self.pool = BlockPool(config.num_kv_blocks, config.block_size)
-        self.scheduler = Scheduler(config, self.pool)
+        self.host: BlockStore | None = None
+        """Where preempted requests' blocks go (``preemption_mode="swap"``)."""
+        if config.preemption_mode == "swap":
+            self.host = BlockStore(HOST, config.num_host_kv_blocks or config.num_kv_blocks, config.block_size)
+        self.scheduler = Scheduler(config, self.pool, self.host)
         self.listeners: list[Callable[[StepTrace], None]] = []
         self.requests: dict[str, Request] = {}
         """Unfinished requests by id, in order of arrival."""
@@ -59,11 +66,13 @@ class Engine:
         self._num_added = 0
         self._num_steps = 0
         self._num_finished = 0
+        self._num_refused = 0
         self.executing = False
         """Whether the runner computes just now: the one time in a step when an exception leaves the engine whole."""
         self._inputs: list[dict[str, Any]] = []
         self._aborted: list[Request] = []
-        self._counted = (0, 0, 0)
+        self._refused: list[str] = []
+        self._counted = (0,) * 5
 
     def add_request(
         self,
@@ -78,13 +87,15 @@ class Engine:
 
         ``arrival_time``: seconds of the engine's clock, now unless given; negative for what arrived before the clock
         was made. Raises UsageError, a ValueError, for what could never run: an empty prompt, a token outside the
-        vocabulary, more tokens than the context or the pool holds, an id that is in use.
+        vocabulary, more tokens than the context or the pool holds, an id that is in use. Raises QueueFull, which has a
+        ``reason``, where ``max_num_queued_reqs`` wait already.
         """
         params = SamplingParams() if params is None else params
         check_arguments(params, request_id, tenant, priority, arrival_time)
         token_ids = self._token_ids(prompt)
         self._check_params(params)
         max_num_tokens = self.scheduler.max_num_tokens(len(token_ids), params.max_tokens)
+        check_priority(self.config, priority := int(priority))
         if request_id is None:
             # Ids given by hand may be numbers too.
             request_id = next(name for n in count(self._num_added) if (name := str(n)) not in self.requests)
@@ -96,6 +107,16 @@ class Engine:
         taken = next((name for name in names if name in self.requests), None)
         if taken is not None:
             raise UsageError(f"request_id {taken!r} is in use by an unfinished request: choose another")
+        told = {"arrival_time": now, **({"priority": priority} if priority else {})}
+        first = {"prompt_token_ids": token_ids, "params": {**params.to_dict(), "seed": seed}}
+        try:
+            check_queue(self.config, len(self.scheduler.waiting), len(names))
+        except QueueFull as refusal:
+            self._note({"refused": {"request_id": request_id, **told, **first}, "reason": refusal.reason})
+            self._refused += names
+            self._num_added += 1
+            self._num_refused += len(names)
+            raise
         group: list[Request] = []
         for index, name in enumerate(names):
             request = Request(
@@ -113,12 +134,7 @@ class Engine:
             )
             self.requests[name] = request
             self.scheduler.add(request)
-            added: dict[str, Any] = {"request_id": name, "arrival_time": now}
-            if index == 0:
-                added |= {"prompt_token_ids": token_ids, "params": {**params.to_dict(), "seed": seed}}
-            else:
-                added["fork_of"] = request_id
-            self._note({"add": added})
+            self._note({"add": {"request_id": name, **told, **({"fork_of": request_id} if index else first)}})
         self._num_added += 1
         return request_id
 
@@ -141,24 +157,49 @@ class Engine:
     def has_unfinished(self) -> bool:
         return bool(self.requests)
 
+    @property
+    def more_may_come(self) -> bool:
+        """Whether further requests may arrive: set by whoever feeds the engine, False unless told.
+
+        Static and dynamic batching wait for company only while it is True; so a loop over `step` always ends.
+        """
+        return self.scheduler.batching.more_may_come
+
+    @more_may_come.setter
+    def more_may_come(self, value: bool) -> None:
+        if value != self.more_may_come:
+            self.scheduler.batching.more_may_come = value
+            self._note({"more_may_come": value})
+
+    def wake_time(self) -> float:
+        """The clock's time at which the next step has something to do if nothing comes in before.
+
+        Now, when there is work; the end of the wait, when a batch waits for company; ``inf``, when only a new request
+        can help. Whoever feeds the engine sleeps until then or the next arrival: ``clock.advance_to(min(…))``.
+        """
+        return self.scheduler.wake_time(self.clock.now())
+
     def step(self) -> StepTrace:
-        """Plans, executes and commits one step; an exception of the runner leaves the engine able to go on."""
+        """Plans, executes and commits one step; an exception of the runner leaves the engine able to go on.
+
+        A step that computes nothing, because a batch waits for company, tells until when in the trace's ``wake_time``.
+        """
         self.executing = False  # An interrupt may have come just before the last step could say that it was over.
         start = self.clock.now()
-        plan = self.scheduler.plan()
+        plan = self.scheduler.plan(start)
         planned = self.clock.now()
         for item in plan.scheduled:
             request = item.request
             if item.start == 0 and isinstance(request, Request) and request.first_scheduled_time is None:
                 request.first_scheduled_time = planned
-        result = self._execute(plan) if plan.scheduled else StepResult(())
+        result = self._execute(plan) if plan.scheduled or plan.moves else StepResult(())
         executed = self.clock.now()
         appended = _appended(plan, result)
         text_stops = {request.request_id for request, token_id in appended if request.push_text(token_id)}
         detokenized = self.clock.now()
         finished = self.scheduler.commit(plan, result, text_stops)
-        for request in finished:
-            if request.text is not None and request.request_id not in text_stops:
+        for request, _ in appended:
+            if request.end_reason is not None and request.text is not None and request.request_id not in text_stops:
                 request.text.finish()
         trace = self._trace(plan, result, appended, finished, start, detokenized)
         end = self.clock.now()
@@ -194,8 +235,11 @@ class Engine:
             "num_waiting": len(self.scheduler.waiting),
             "num_running": len(self.scheduler.running),
             "num_preemptions": self.scheduler.num_preemptions,
+            "num_refused": self._num_refused,
             "num_free_blocks": self.pool.num_free,
             "num_kv_blocks": self.pool.num_blocks,
+            "num_free_host_blocks": self.host.num_free if self.host else 0,
+            "num_host_kv_blocks": self.host.num_blocks if self.host else 0,
         }
 
     def reset_prefix_cache(self) -> bool:
@@ -209,11 +253,8 @@ class Engine:
         """
         if self._inputs and not self.requests:
             self.step()  # An empty step tells of the requests that ended before, so the recording need not.
-        writer = TraceWriter(
-            path,
-            {"config": self.config.to_dict(), "eos_token_ids": list(self._eos_token_ids), **header},
-            on_close=self._forget,
-        )
+        told = {"eos_token_ids": list(self._eos_token_ids), "more_may_come": self.more_may_come}
+        writer = TraceWriter(path, {"config": self.config.to_dict(), **told, **header}, on_close=self._forget)
         self.listeners.append(writer)
         return writer
 
@@ -222,11 +263,15 @@ class Engine:
             self.listeners.remove(writer)
 
     def _execute(self, plan: StepPlan) -> StepResult:
-        self.executing = True
         try:
-            return self.runner.execute(plan)
-        finally:
+            self.executing = True
+            result = self.runner.execute(plan)
+        except BaseException:
             self.executing = False
+            self.scheduler.rollback(plan)
+            raise
+        self.executing = False
+        return result
 
     def _note(self, event: dict[str, Any]) -> None:
         self._inputs.append({**event, "during_step": True} if self.executing else event)
@@ -260,6 +305,7 @@ class Engine:
         now: float,
     ) -> StepTrace:
         for request, _ in appended:
+            request.last_token_time = now
             if request.first_token_time is None:
                 request.first_token_time = now
         for request in finished:
@@ -267,8 +313,13 @@ class Engine:
             del self.requests[request.request_id]
         ended = [*self._aborted, *finished]
         self._num_finished += len(ended)
-        counted = (self.pool.allocated, self.pool.freed, self.pool.shared)
-        allocated, freed, shared = (after - before for after, before in zip(counted, self._counted, strict=True))
+        host = self.host
+        moved = (host.allocated, host.restored) if host else (0, 0)
+        counted = (self.pool.allocated, self.pool.freed, self.pool.shared, *moved)
+        changes = [after - before for after, before in zip(counted, self._counted, strict=True)]
+        skipped = [skip._asdict() for skip in plan.skipped]
+        skipped += [{"request_id": name, "reason": QueueFull.reason} for name in self._refused]
+        wake_time = self.scheduler.wake_time(start)
         trace = StepTrace(
             step=self._num_steps,
             time=start,
@@ -282,13 +333,11 @@ class Engine:
                 }
                 for item in plan.scheduled
             ],
-            skipped=[skip._asdict() for skip in plan.skipped],
+            skipped=skipped,
             preempted=plan.preempted,
             finished=[{"request_id": r.request_id, "reason": r.finish_reason or ""} for r in ended],
             blocks={
-                "allocated": allocated,
-                "freed": freed,
-                "shared": shared,
+                **dict(zip(("allocated", "freed", "shared", "swapped_out", "swapped_in"), changes, strict=True)),
                 "evicted": 0,
                 "free": self.pool.num_free,
                 "total": self.pool.num_blocks,
@@ -300,10 +349,12 @@ class Engine:
             num_waiting=len(self.scheduler.waiting),
             num_running=len(self.scheduler.running),
             inputs=self._inputs,
+            held=plan.held,
+            wake_time=None if plan.scheduled or wake_time <= start or math.isinf(wake_time) else wake_time,
         )
         self._num_steps += 1
         self._counted = counted
-        self._inputs, self._aborted = [], []
+        self._inputs, self._aborted, self._refused = [], [], []
         return trace
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from workbench.checks import as_token_ids, shown
 from workbench.config import EngineConfig, from_options
+from workbench.engine.admission import QueueFull
 from workbench.engine.clock import VirtualClock
 from workbench.engine.engine import Engine
 from workbench.engine.trace import StepTrace, damaged, read_run
@@ -16,7 +18,7 @@ from workbench.errors import UsageError
 from workbench.plan import StepPlan, StepResult
 from workbench.sampling_params import SamplingParams
 
-DECISIONS = ("scheduled", "skipped", "preempted", "finished", "blocks", "cached_tokens", "new_tokens",
+DECISIONS = ("scheduled", "skipped", "preempted", "finished", "blocks", "cached_tokens", "new_tokens", "held",
              "num_waiting", "num_running")  # fmt: skip
 """The fields of a trace that the scheduler decides; times and costs belong to the machine it ran on."""
 
@@ -69,14 +71,17 @@ def replay(path: str | Path, **changes: Any) -> Iterator[Replayed]:
     """
     header, steps = read_run(path)
     runner = _RecordedTokens()
+    clock = VirtualClock()
     engine = Engine(
         _config(path, header).replace(**changes),
         runner,
-        clock=VirtualClock(),
+        clock=clock,
         eos_token_ids=_eos(path, header),
         open_text=lambda request_id, params: _RecordedText(runner, request_id),
     )
+    engine.more_may_come = header.get("more_may_come") is True
     for line, recorded in enumerate(steps, 2):
+        clock.advance_to(recorded.time)
         late = [event for event in recorded.inputs if event.get("during_step")]
         runner.tokens = {new["request_id"]: new["token_id"] for new in recorded.new_tokens}
         runner.stopped = {done["request_id"] for done in recorded.finished if done["reason"] == "stop"}
@@ -116,9 +121,15 @@ def _take_in(engine: Engine, events: list[dict[str, Any]]) -> None:
     for event in events:
         if "abort" in event:
             engine.abort(event["abort"])
-        elif "fork_of" not in event["add"]:  # else its first answer's event brings it along
-            added = event["add"]
+        elif "more_may_come" in event:
+            engine.more_may_come = event["more_may_come"]
+        elif "fork_of" not in (added := event.get("add") or event["refused"]):  # else its first answer brings it along
             params = SamplingParams.from_dict(added["params"])
-            engine.add_request(
-                added["prompt_token_ids"], params, added["request_id"], arrival_time=added["arrival_time"]
-            )
+            with suppress(QueueFull):
+                engine.add_request(
+                    added["prompt_token_ids"],
+                    params,
+                    added["request_id"],
+                    priority=added.get("priority", 0),
+                    arrival_time=added["arrival_time"],
+                )

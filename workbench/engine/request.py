@@ -13,6 +13,8 @@ from workbench.sampling_params import SamplingParams
 class Status(Enum):
     WAITING = "waiting"
     RUNNING = "running"
+    HELD = "held"
+    """The answer is complete but is returned with the others of its batch."""
     FINISHED = "finished"
 
 
@@ -34,10 +36,11 @@ class Request:
     """
 
     __slots__ = (
-        "arrival_time", "block_table", "finish_reason", "finish_time", "first_scheduled_time", "first_token_time",
-        "group", "logprobs", "max_num_tokens", "num_cached_tokens", "num_computed_tokens", "num_preemptions",
-        "num_prompt_tokens", "params", "priority", "prompt_logprobs", "recompute_until", "request_id", "seed", "status",
-        "stop_token_ids", "tenant", "text", "token_ids",
+"arrival_time", "block_table", "end_reason", "finish_reason", "finish_time", "first_scheduled_time",
+        "first_token_time", "group", "last_token_time", "logprobs", "max_num_tokens", "num_cached_tokens",
+        "num_computed_tokens", "num_displaced", "num_preemptions", "num_prompt_tokens", "params", "priority",
+        "prompt_logprobs", "rank", "recompute_until", "request_id", "seed", "status", "stop_token_ids", "tenant",
+        "text", "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -79,11 +82,18 @@ class Request:
         self.num_cached_tokens = 0
         self.recompute_until = 0
         """Tokens before this index had been computed once when a preemption dropped them."""
+        self.rank: tuple[float, int] = (0.0, 0)
+        """The smaller goes first; given by the scheduler."""
         self.num_preemptions = 0
+        self.num_displaced = 0
+        """Those of its preemptions that made room for a request of better priority."""
+        self.end_reason: str | None = None
+        """Why the answer is complete: ``stop`` or ``length``. In a batch it may wait for the others to be returned."""
         self.finish_reason: str | None = None
         self.arrival_time = arrival_time
         self.first_scheduled_time: float | None = None
         self.first_token_time: float | None = None
+        self.last_token_time: float | None = None
         self.finish_time: float | None = None
 
     @property

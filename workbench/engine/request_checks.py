@@ -23,9 +23,8 @@ def check_arguments(params: Any, request_id: Any, tenant: Any, priority: Any, ar
         raise UsageError(f"priority={shown(priority)} must be a whole number, not a {type(priority).__name__}")
     if arrival_time is not None and not math.isfinite(math.nan if (at := as_real(arrival_time)) is None else at):
         raise UsageError(f"arrival_time={shown(arrival_time)} must be a finite number of seconds; None takes now")
-    for name, value in (("tenant", tenant), ("priority", priority)):
-        if value not in (None, 0):
-            raise UsageError(f"{name}={shown(value)} is not supported yet; leave it out")
+    if tenant is not None:
+        raise UsageError(f"tenant={shown(tenant)} is not supported yet; leave it out")
 
 
 def checked_token_ids(prompt: Any, vocab_size: int | None) -> list[int]:

@@ -2,78 +2,72 @@
 
 There is no prefill phase and no decode phase. Every request has tokens whose KV is not computed yet, and a step lets
 some of them catch up: a new prompt by many tokens, a request in full flow by one. (vLLM V1 states it the same way.)
-The scheduler is pure Python, reads no clock and draws no random number, so its plans can be replayed.
+The scheduler is pure Python, reads no clock and draws no random number, so its plans can be replayed. What differs
+between policies stands in `workbench.engine.policies`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection
-from itertools import islice
+from operator import lt
 
 from workbench.config import EngineConfig
+from workbench.engine import admission, policies
+from workbench.engine.places import Joining, Places
 from workbench.engine.request import Request, Status
-from workbench.errors import UsageError
+from workbench.kv.block_store import BlockStore
 from workbench.kv.pool import BlockPool
 from workbench.plan import Scheduled, Skipped, StepPlan, StepResult
 
 MAX_SKIPPED_LISTED = 64
-"""Waiting requests whose reason a plan lists. In first-come order all share the head's reason, and a plan must stay
-linear in what is scheduled, not in the length of the queue."""
+"""Waiting requests whose reason a plan lists. A plan must stay linear in what is scheduled, not in the queue."""
 
 
-class Scheduler:
-    """Continuous batching, first come first served, preemption by recomputation.
+class Scheduler(Places):
+    """Serves decodes first, then everything else by rank, as far as the token budget goes.
 
-    ``running`` is ordered by admission. Running requests are served first, the oldest before the younger; what is left
-    of the token budget goes to waiting requests. When blocks run out, the youngest running request gives its blocks
-    back, returns to the front of the queue and computes its tokens again later. The oldest can therefore always go on,
-    and since no request is admitted that could not run alone, everything finishes.
+    ``batching`` (who may join, whom a step serves) and ``share`` (who gets how much) may be replaced.
     """
 
-    def __init__(self, config: EngineConfig, pool: BlockPool) -> None:
-        self.pool = pool
-        self.max_num_seqs = config.max_num_seqs
-        self.max_num_batched_tokens = config.max_num_batched_tokens
-        self.chunk_limit = config.long_prefill_token_threshold or config.max_num_batched_tokens
-        self.max_model_len = config.max_model_len or pool.capacity
-        self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []
-        self.num_preemptions = 0
+    def __init__(self, config: EngineConfig, pool: BlockPool, host: BlockStore | None = None) -> None:
+        super().__init__(config, pool, host)
+        self.share = policies.share
 
     def max_num_tokens(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
         """Tokens at which a request ends. Raises UsageError for a request that could never run to that end."""
-        if num_prompt_tokens == 0:
-            raise UsageError("the prompt is empty: there is no token to compute; give at least one token")
-        if num_prompt_tokens >= self.max_model_len:
-            raise UsageError(
-                f"the prompt has {num_prompt_tokens} tokens and max_model_len={self.max_model_len} leaves no room for "
-                "an answer: shorten it or raise max_model_len"
-            )
-        # The KV of the last token is never needed, so one token more than the pool's capacity fits.
-        limit = min(self.max_model_len, self.pool.capacity + 1)
-        total = limit if max_tokens is None else num_prompt_tokens + max_tokens
-        if total > self.max_model_len:
-            raise UsageError(
-                f"{num_prompt_tokens} prompt tokens + max_tokens={max_tokens} are more than max_model_len="
-                f"{self.max_model_len}: lower max_tokens (None means as far as the context goes) or raise max_model_len"
-            )
-        if total > limit or num_prompt_tokens > self.pool.capacity:
-            raise UsageError(
-                f"{num_prompt_tokens} prompt tokens + max_tokens={max_tokens} do not fit the KV pool of "
-                f"{self.pool.num_blocks} blocks × {self.pool.block_size} tokens even alone: raise num_kv_blocks or "
-                "lower max_tokens"
-            )
-        return total
+        return admission.tokens_at_end(self.config, self.pool, num_prompt_tokens, max_tokens)
 
-    def add(self, request: Request) -> None:
-        self.waiting.append(request)
+    def wake_time(self, now: float) -> float:
+        """When the next step has something to do if nothing comes in before: ``now``, later, or never (``inf``)."""
+        return self.batching.wake_time(self.waiting, self.running, now)
 
-    def plan(self) -> StepPlan:
-        """Decides the next step and takes the blocks it needs."""
-        plan = StepPlan(pool=self.pool, continues=any(request.num_computed_tokens for request in self.running))
-        budget = self._serve_running(plan, self.max_num_batched_tokens)
-        self._admit_waiting(plan, budget)
+    def plan(self, now: float = 0.0) -> StepPlan:
+        """Decides the next step and takes the blocks it needs. ``now``: seconds, for policies that wait."""
+        needs_earlier = any(request.num_computed_tokens for request in self.running) or bool(
+            self.host and self.host.tables
+        )
+        plan = StepPlan(pool=self.pool, continues=needs_earlier)
+        allowed = self.batching.may_join(self.waiting, self.running, now)
+        if allowed:
+            self._displace(plan)
+        running = self.running
+        if self.batching.keeps_seats:
+            running = [request for request in running if request.status is Status.RUNNING]
+            plan.held = [request.request_id for request in self.running if request.status is Status.HELD]
+        reason = ""
+        for served, joins in self.batching.turns(running):
+            if joins:
+                reason = self._serve(plan, served, allowed)
+                if served and not plan.scheduled:
+                    # Someone who waits was preferred by rank and then found no blocks.
+                    plan.skipped.clear()
+                    self._serve(plan, served, 0)
+            elif plan.scheduled:
+                standing = [request for request in served if request.status is Status.RUNNING]
+                plan.skipped.extend(Skipped(request.request_id, "prefill_first") for request in standing)
+            elif self._serve(plan, served, 0) == "no_blocks":
+                reason = "no_blocks"
+        self._explain(plan, reason)
         return plan
 
     def commit(self, plan: StepPlan, result: StepResult, text_stops: Collection[str] = ()) -> list[Request]:
@@ -81,113 +75,115 @@ class Scheduler:
 
         ``text_stops``: ids of requests whose text is complete with the sampled token (a stop string).
         """
-        finished = []
-        _keep_logprobs(plan, result)
+        finished: list[Request] = []
+        running, keeps_seats = Status.RUNNING, self.batching.keeps_seats
+        if result.logprobs or result.prompt_logprobs:
+            _keep_logprobs(plan, result)
         for item, token_id in zip(plan.scheduled, result.token_ids, strict=True):
-            request = item.request
-            assert isinstance(request, Request)
-            if request.status is not Status.RUNNING:
+            request: Request = item.request  # type: ignore[assignment]
+            if request.status is not running:
                 continue  # aborted while the step ran
-            if (token_id is not None) != item.samples:
+            if (token_id is None) is item.samples:
                 raise RuntimeError(f"the runner returned {token_id!r} for {item}: one token where samples is set")
             request.num_computed_tokens += item.num_tokens
             if token_id is None:
                 continue
             reason = request.append(token_id, request.request_id in text_stops)
-            if reason is not None:
-                self._close(request, reason)
+            if reason is None:
+                continue
+            request.end_reason = reason
+            if keeps_seats:
+                request.status = Status.HELD
+            else:
                 finished.append(request)
+        if keeps_seats and self.batching.is_done(self.running, self.waiting):
+            finished = list(self.running)
+        for request in finished:
+            self._close(request, request.end_reason or "")
         if finished:
-            self.running = [request for request in self.running if request.status is Status.RUNNING]
+            self.running = [request for request in self.running if request.status is not Status.FINISHED]
         return finished
 
-    def abort(self, request: Request) -> None:
-        """Ends a request in any state and gives its blocks back."""
-        if request.status is Status.RUNNING:
-            self.running.remove(request)
-        elif request.status is Status.WAITING:
-            self.waiting.remove(request)
-        self._close(request, "abort")
-
-    def _serve_running(self, plan: StepPlan, budget: int) -> int:
-        running, pool = self.running, self.pool
-        index = 0
-        while index < len(running):
-            request = running[index]
-            if budget == 0:
-                plan.skipped.extend(Skipped(left.request_id, "budget") for left in running[index:])
-                break
-            num_tokens = min(len(request.token_ids) - request.num_computed_tokens, budget, self.chunk_limit)
-            missing = pool.blocks_for(request.num_computed_tokens + num_tokens) - len(request.block_table)
-            while missing > pool.num_free:
-                victim = running.pop()
-                self._preempt(victim, plan)
-                if victim is request:
-                    break
-            else:
-                if missing > 0:
-                    pool.grow(request.request_id, missing)
-                self._schedule(plan, request, num_tokens)
-                budget -= num_tokens
-            index += 1
-        return budget
-
-    def _admit_waiting(self, plan: StepPlan, budget: int) -> None:
-        waiting, running, pool = self.waiting, self.running, self.pool
-        index = 0
-        while index < len(waiting):
-            request = waiting[index]
-            donor = self._donor(request)
-            if donor is None and self._prompt_is_coming(request):
-                plan.skipped.append(Skipped(request.request_id, "prefix_wait"))
-                index += 1
+    def _serve(self, plan: StepPlan, served: list[Request], allowed: int) -> str:
+        """Serves some of the running requests and lets up to ``allowed`` waiting ones join; says what stopped these."""
+        running = Status.RUNNING
+        served = [request for request in served if request.status is running]
+        needs = [len(request.token_ids) - request.num_computed_tokens for request in served]
+        joining = self._joining(min(allowed, self.max_num_seqs - len(self.running)), needs)
+        shares = self._shares(served, needs, joining)
+        before, block_size = len(plan.preempted), self.pool.block_size
+        for request, num_tokens in zip(served, shares, strict=False):
+            if request.status is not running:
+                continue  # it has made room for one before it
+            if num_tokens == 0:
+                plan.skipped.append(Skipped(request.request_id, "budget"))
                 continue
-            start = request.num_prompt_tokens - 1 if donor else request.num_computed_tokens
-            shared = start // pool.block_size if donor else 0
-            reason = None
-            num_tokens = min(len(request.token_ids) - start, budget, self.chunk_limit)
-            missing = pool.blocks_for(start + num_tokens) - shared
-            if len(running) >= self.max_num_seqs:
-                reason = "max_num_seqs"
-            elif budget == 0:
+            missing = -(-(request.num_computed_tokens + num_tokens) // block_size) - len(request.block_table)
+            if missing <= 0 or self._grow(plan, request, missing):
+                self._schedule(plan, request, num_tokens)
+        # After a preemption there is no room by definition: letting someone in would only move the shortage.
+        reason, count = "no_blocks" if len(plan.preempted) > before else "", 0
+        for candidate, num_tokens in zip(joining, shares[len(served) :], strict=True):
+            if not reason and num_tokens == 0:
                 reason = "budget"
-            elif plan.preempted or missing > pool.num_free:
-                # After a preemption there is no room by definition: admitting now would only move the shortage.
+            if not reason and not self._join(plan, candidate, num_tokens):
                 reason = "no_blocks"
-            if reason is not None:
-                left = islice(waiting, index, index + MAX_SKIPPED_LISTED)
-                plan.skipped.extend(Skipped(r.request_id, reason) for r in left)
-                return
-            del waiting[index]
-            running.append(request)
-            request.status = Status.RUNNING
-            request.block_table = pool.open(request.request_id)
-            if donor:
-                pool.share(request.request_id, donor.block_table[:shared])
-            pool.grow(request.request_id, missing)
-            if donor:
-                request.num_computed_tokens = start
-                if start % pool.block_size:
-                    # Both will write into the block in which the prompt ends, so the fork gets a copy of its own.
-                    plan.copies.append((donor.block_table[shared], request.block_table[shared]))
-            self._schedule(plan, request, num_tokens)
-            budget -= num_tokens
+            if reason:
+                break
+            self._schedule(plan, candidate.request, num_tokens)
+            count += 1
+        self.batching.joined(count)
+        if reason == "no_blocks":
+            self.batching.close()
+        if self._returning is not None:
+            return reason or "no_blocks"
+        if reason or count < allowed:
+            return reason or ("max_num_seqs" if len(self.running) >= self.max_num_seqs else "budget")
+        return self.batching.waits_for
 
-    def _donor(self, request: Request) -> Request | None:
-        """An answer to the same prompt that has its KV but for the last token's, which every answer computes itself."""
-        wanted = request.num_prompt_tokens - 1
-        if wanted == 0:
-            return None
-        return next((r for r in request.group if r.status is Status.RUNNING and r.num_computed_tokens >= wanted), None)
+    def _joining(self, seats: int, needs: list[int]) -> list[Joining]:
+        """The first of those that wait, as many as have seats and could use what decodes leave of the budget."""
+        left = self.max_num_batched_tokens - needs.count(1)
+        found: list[Joining] = []
+        if self._is_anyone_returning():
+            return found
+        for request in self.waiting:
+            if len(found) >= seats or left <= 0:
+                break
+            start, donor = request.num_computed_tokens, None
+            if len(request.group) > 1 and start == 0 and request.num_prompt_tokens > 1:
+                donor = _donor(request)
+                if donor is not None:
+                    start = request.num_prompt_tokens - 1
+                elif _prompt_is_coming(request) or (found and found[-1].request.group is request.group):
+                    continue
+            found.append(Joining(request, start, donor))
+            left -= min(len(request.token_ids) - start, self.chunk_limit)
+        return found
 
-    def _prompt_is_coming(self, request: Request) -> bool:
-        """Whether another answer is computing the prompt just now, so that waiting is cheaper than doing it again."""
-        return request.num_prompt_tokens > 1 and any(r.status is Status.RUNNING for r in request.group)
+    def _shares(self, served: list[Request], needs: list[int], joining: list[Joining]) -> list[int]:
+        """Tokens for each of ``served`` and then ``joining``: decodes come first, the others by rank."""
+        asked = needs + [len(candidate.request.token_ids) - candidate.start for candidate in joining]
+        budget, num_decodes = self.max_num_batched_tokens, needs.count(1)
+        order: list[int] | None = None
+        if num_decodes < min(len(needs), budget):  # where decodes alone exceed the budget, rank alone decides
+            requests = served + [candidate.request for candidate in joining]
+            later = [i for i, need in enumerate(asked) if need > 1 or i >= len(served)]
+            order = [i for i, need in enumerate(needs) if need == 1] + sorted(later, key=lambda i: requests[i].rank)
+            asked = [asked[i] for i in order]
+        given = self.share(asked, budget, self.chunk_limit, not self.config.enable_chunked_prefill)
+        if len(given) != len(asked) or sum(given) > budget or any(map(lt, asked, given)) or min(given, default=0) < 0:
+            raise RuntimeError(f"share gave {given} of a budget of {budget} to needs of {asked}")
+        if order is None:
+            return given
+        shares = [0] * len(asked)
+        for i, num_tokens in zip(order, given, strict=True):
+            shares[i] = num_tokens
+        return shares
 
     def _schedule(self, plan: StepPlan, request: Request, num_tokens: int) -> None:
         start = request.num_computed_tokens
-        end = start + num_tokens
-        samples = end == len(request.token_ids)
+        samples = start + num_tokens == len(request.token_ids)
         if samples and num_tokens == 1 and start >= request.num_prompt_tokens:
             kind = "decode"
         elif start < request.recompute_until:
@@ -196,23 +192,26 @@ class Scheduler:
             kind = "prefill"
         plan.scheduled.append(Scheduled(request, start, num_tokens, kind, samples))
 
-    def _preempt(self, request: Request, plan: StepPlan) -> None:
-        self.pool.release(request.request_id)
-        request.block_table = []
-        request.recompute_until = max(request.recompute_until, request.num_computed_tokens)
-        request.num_computed_tokens = 0
-        request.num_preemptions += 1
-        request.status = Status.WAITING
-        self.waiting.appendleft(request)
-        self.num_preemptions += 1
-        plan.preempted.append(request.request_id)
+    def _explain(self, plan: StepPlan, reason: str) -> None:
+        """Tells why the first of those that wait do: most for the same ``reason``."""
+        told = {skip.request_id for skip in plan.skipped}
+        for request in self.waiting[:MAX_SKIPPED_LISTED]:
+            if request.request_id not in told:
+                why = "prefix_wait" if len(request.group) > 1 and _prompt_is_coming(request) else reason
+                plan.skipped.append(Skipped(request.request_id, why))
 
-    def _close(self, request: Request, reason: str) -> None:
-        if request.request_id in self.pool.tables:
-            self.pool.release(request.request_id)
-        request.block_table = []
-        request.status = Status.FINISHED
-        request.finish_reason = reason
+
+def _donor(request: Request) -> Request | None:
+    """An answer to the same prompt that has its KV but for the last token's, which every answer computes itself."""
+    wanted = request.num_prompt_tokens - 1
+    return next((r for r in request.group if r.status is Status.RUNNING and r.num_computed_tokens >= wanted), None)
+
+
+def _prompt_is_coming(request: Request) -> bool:
+    """Whether another answer is computing the prompt just now, so that waiting is cheaper than doing it again."""
+    if request.num_prompt_tokens == 1 or request.num_computed_tokens or _donor(request) is not None:
+        return False
+    return any(other.status is Status.RUNNING for other in request.group)
 
 
 def _keep_logprobs(plan: StepPlan, result: StepResult) -> None:

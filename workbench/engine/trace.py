@@ -34,7 +34,8 @@ class StepTrace:
     finished: list[dict[str, str]]
     """``{request_id, reason}``: ``stop``, ``length`` or ``abort``."""
     blocks: dict[str, int]
-    """``{allocated, freed, shared, evicted, free, total}``: the first four since the step before, then the pool now."""
+    """``{allocated, freed, shared, swapped_out, swapped_in, evicted, free, total}``: the last two of the pool now, the
+    others since the step before."""
     cached_tokens: int
     new_tokens: list[dict[str, Any]]
     """``{request_id, token_id}``"""
@@ -47,7 +48,12 @@ class StepTrace:
     inputs: list[dict[str, Any]] = field(default_factory=list)
     """What came in since the step before, in order: ``{"add": {request_id, prompt_token_ids, params, …}}`` or
     ``{"abort": request_id}``; with ``"during_step": true`` what came while this step was computed. With them a run can
-    be replayed."""
+    be replayed. ``{"more_may_come": bool}`` says whether a batch may wait for company; ``{"refused": {…}, "reason":
+    "queue_limit"}`` tells in full of a request that was turned away."""
+    held: list[str] = field(default_factory=list)
+    """Requests that had their whole answer and kept their seat, because their batch was not done: idle slots."""
+    wake_time: float | None = None
+    """In a step that computed nothing because a batch waits for company: when the wait ends, if it has an end."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from workbench.engine.admission import QueueFull
 from workbench.engine.clock import Clock, VirtualClock
 from workbench.engine.engine import Engine
 from workbench.engine.trace import StepTrace
@@ -123,7 +124,7 @@ class _Run:
         prompt = self.workload.prompt(index, self.vocab_size, self.told.answers)
         try:
             request_id = self.engine.add_request(prompt, params, arrival_time=arrival)
-        except UsageError as refusal:
+        except (UsageError, QueueFull) as refusal:
             self._reject(index, str(refusal))
             if self.workload.users:
                 heapq.heappush(self.free_since, free)
@@ -141,6 +142,10 @@ class _Run:
             lost += [(next_, f"it follows on request {index}, rejected") for next_ in self.followers.get(index, ())]
 
     def _step(self) -> None:
+        # A static batch waits for company that is to come and not for company that cannot. A dynamic one waits its time
+        # in any case: whoever serves does not know that nobody else will come.
+        company = not math.isinf(self._next_arrival())
+        self.engine.more_may_come = company or self.engine.config.batching == "dynamic"
         trace = self.engine.step()
         self.told.traces.append(trace)
         end = trace.time + trace.duration
@@ -159,8 +164,8 @@ class _Run:
         return self.due[0][0] if self.due and len(self.in_flight) < self.limit else math.inf
 
     def _next_engine_event(self) -> float:
-        """When an engine that holds its requests back will go on by itself. No policy does so yet."""
-        return math.inf
+        """When an engine that holds its requests back will go on by itself."""
+        return self.engine.wake_time()
 
     def _wait_until(self, moment: float) -> None:
         if math.isinf(moment):

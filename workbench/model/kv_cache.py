@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 import torch
 
 from workbench.errors import UsageError, WorkbenchError
 from workbench.model.config import ModelConfig
-from workbench.plan import PoolView
+from workbench.plan import Move, PoolView
 
 
 class KVCache:
     """``layers[i]``: ``[num_blocks, block_size, 2, num_kv_heads, head_dim]``, keys at index 0, values at 1."""
 
     def __init__(
-        self, config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        pinned: bool = False,
     ) -> None:
+        """``pinned``: in host memory that a GPU copies to and from directly."""
         shape = (config.num_layers, num_blocks, block_size, 2, config.num_kv_heads, config.head_dim)
-        self.storage = _zeros(shape, dtype, device)
+        self.storage = torch.zeros(shape, dtype=dtype, pin_memory=True) if pinned else _zeros(shape, dtype, device)
         self.layers = list(self.storage.unbind(0))
         self.block_size = block_size
         self.token_bytes = 2 * config.num_kv_heads * config.head_dim * dtype.itemsize
@@ -59,6 +67,17 @@ class KVCache:
         if copies:
             sources, targets = torch.tensor(copies, device=self.storage.device).T
             self.storage[:, targets] = self.storage[:, sources]
+
+
+def move_blocks(stores: Mapping[str, KVCache], moves: Sequence[Move]) -> None:
+    """Copies whole blocks between stores, in all layers, as if one after the other in the order given."""
+    for (source, target), group in groupby(moves, key=lambda move: (move.source, move.target)):
+        # Neighbours between the same two stores go as one copy. Nothing within such a run reads what it has written.
+        run = list(group)
+        taken, given = stores[source].storage, stores[target].storage
+        sources = torch.tensor([move.block for move in run], device=taken.device)
+        targets = torch.tensor([move.to for move in run], device=given.device)
+        given[:, targets] = taken[:, sources].to(given.device)
 
 
 ALIGNMENT = 64

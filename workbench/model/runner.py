@@ -11,7 +11,7 @@ import torch
 from workbench.attention.interface import AttentionBatch
 from workbench.model.cost import StepCost
 from workbench.model.decoder import Batch, Decoder
-from workbench.model.kv_cache import KVCache
+from workbench.model.kv_cache import KVCache, move_blocks
 from workbench.model.logprobs import logprobs_of
 from workbench.model.sampling import sample
 from workbench.plan import Logprobs, RequestView, StepPlan, StepResult
@@ -38,12 +38,27 @@ class ModelRunner:
         self.cache = cache
         self.cost = cost
         self.now = now
+        self.stores = {"pool": cache}
+        """By the names that a `Move` gives them."""
+
+    def provide_host(self, num_blocks: int) -> None:
+        """Makes sure that plans may move blocks to at least so many in the host's memory."""
+        pool, host = self.cache, self.stores.get("host")
+        if host is None or host.num_blocks < num_blocks:
+            config, dtype, pinned = self.decoder.config, pool.storage.dtype, self.decoder.device.type == "cuda"
+            cpu = torch.device("cpu")
+            self.stores["host"] = KVCache(config, num_blocks, pool.block_size, dtype, cpu, pinned)
+            if host is not None:
+                self.stores["host"].storage[:, : host.num_blocks] = host.storage
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
         """Computes every scheduled token; samples for each request that has caught up."""
         begin = self.now()
         self.cache.lend_to(plan.pool, plan.continues)
+        move_blocks(self.stores, plan.moves)
+        if not plan.scheduled:
+            return StepResult((), phases={"prepare": self.now() - begin})
         batch = self.prepare(plan)
         prepared = self.now()
         hidden, logits = self.forward(plan, batch)
