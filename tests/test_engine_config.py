@@ -71,7 +71,7 @@ def test_a_choice_that_nobody_knows_is_refused_with_the_choices(name: str) -> No
         ({"num_host_kv_blocks": 4}, "num_host_kv_blocks=4 has no effect without preemption_mode='swap'"),
         (
             {"preemption_mode": "swap", "num_host_kv_blocks": 4, "kv_offload_host_gib": 1},
-            "num_host_kv_blocks=4 and kv_offload_host_gib=1 both size the host's blocks: give one of them",
+            "num_host_kv_blocks=4 and kv_offload_host_gib=1.0 both size the host's blocks: give one of them",
         ),
         (
             {"long_prefill_token_threshold": 4, "enable_chunked_prefill": False},

@@ -106,7 +106,7 @@ def test_a_place_is_lost_a_bounded_number_of_times() -> None:
         (-1, "shortest-prefill-first", "priority=-1 has no effect"),
         (True, "priority", "priority=True must be a whole number"),
         (1.0, "priority", "priority=1.0 must be a whole number"),
-        (10**400, "priority", "must be a whole number from -1000000 to 1000000"),
+        (10**400, "priority", "must lie from -1000000 to 1000000"),
     ],
 )
 def test_priorities_that_mean_nothing_are_refused(priority: object, policy: str, message: str) -> None:

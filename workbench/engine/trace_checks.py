@@ -10,7 +10,7 @@ from workbench.checks import as_real, as_whole, shown
 from workbench.errors import WorkbenchError
 
 # A value is one of these kinds, a table of keys, or a list of such. A key with "?" may be absent; more keys do no harm.
-_COUNT, _NUMBER, _TEXT = "a whole number from 0", "a finite number", "text"
+_COUNT, _NUMBER, _TEXT, _FLAG = "a whole number from 0", "a finite number", "text", "true or false"
 _KEYS = ("num_tokens", "num_computed_tokens")
 _FIELDS: dict[str, Any] = {
     "step": _COUNT,
@@ -29,8 +29,13 @@ _FIELDS: dict[str, Any] = {
     "num_waiting": _COUNT,
     "num_running": _COUNT,
     "inputs": [{}],
+    "held": [_TEXT],
 }
-_ADDED = {"request_id": _TEXT, "arrival_time": _NUMBER, "prompt_token_ids?": [_COUNT], "params?": {}, "fork_of?": _TEXT}
+_ADDED = {
+    "request_id": _TEXT, "arrival_time": _NUMBER, "priority?": _NUMBER, "prompt_token_ids?": [_COUNT], "params?": {},
+    "fork_of?": _TEXT,
+}  # fmt: skip
+_EVENTS: dict[str, Any] = {"add": _ADDED, "abort": _TEXT, "refused": _ADDED, "more_may_come": _FLAG}
 
 
 def check_trace(found: dict[str, Any], fields: Mapping[str, bool]) -> None:
@@ -47,6 +52,8 @@ def check_trace(found: dict[str, Any], fields: Mapping[str, bool]) -> None:
     for name, value in found.items():
         if name in _FIELDS:
             _require(name, value, _FIELDS[name])
+    if found.get("wake_time") is not None:
+        _require("wake_time", found["wake_time"], _NUMBER)
     for name, seconds in found.get("phases", {}).items():
         _require(f"phases.{name}", seconds, _NUMBER)
     for place, event in enumerate(found.get("inputs", [])):
@@ -54,17 +61,16 @@ def check_trace(found: dict[str, Any], fields: Mapping[str, bool]) -> None:
 
 
 def _check_event(where: str, event: dict[str, Any]) -> None:
-    if ("add" in event) == ("abort" in event):
-        raise WorkbenchError(f"{where}={shown(event)} must be one of add and abort")
-    if "abort" in event:
-        _require(f"{where}.abort", event["abort"], _TEXT)
-        return
-    _require(f"{where}.add", event["add"], _ADDED)
-    added = event["add"]
-    if "fork_of" not in added:
-        absent = next((name for name in ("prompt_token_ids", "params") if name not in added), None)
+    kinds = [name for name in _EVENTS if name in event]
+    if len(kinds) != 1:
+        raise WorkbenchError(f"{where}={shown(event)} must be one of {', '.join(_EVENTS)}")
+    kind = kinds[0]
+    told = event[kind]
+    _require(f"{where}.{kind}", told, _EVENTS[kind])
+    if _EVENTS[kind] is _ADDED and "fork_of" not in told:
+        absent = next((name for name in ("prompt_token_ids", "params") if name not in told), None)
         if absent is not None:
-            raise WorkbenchError(f"{where}.add lacks {absent}")
+            raise WorkbenchError(f"{where}.{kind} lacks {absent}")
 
 
 def _require(where: str, value: Any, wanted: Any) -> None:
@@ -89,6 +95,8 @@ def _require(where: str, value: Any, wanted: Any) -> None:
 def _fits(value: Any, wanted: str) -> bool:
     if wanted == _TEXT:
         return isinstance(value, str)
+    if wanted == _FLAG:
+        return isinstance(value, bool)
     if wanted == _COUNT:
         whole = as_whole(value)
         return whole is not None and whole >= 0
