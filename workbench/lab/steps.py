@@ -57,14 +57,14 @@ def decode_steps(lesson: Lesson, llm: LLM, batch: int, context: int, steps: int 
 
 
 def operations_in_a_decode_step(lesson: Lesson, llm: LLM) -> int:
-    """How many operators of torch a step calls in which one request decodes."""
-    from torch.utils._python_dispatch import TorchDispatchMode
+    """How many functions of torch Python calls in a step in which one request decodes; reading a shape is none."""
+    from torch.overrides import TorchFunctionMode
 
-    class Count(TorchDispatchMode):
+    class Count(TorchFunctionMode):
         calls = 0
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            self.calls += 1
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.calls += getattr(func, "__name__", "") != "__get__"
             return func(*args, **(kwargs or {}))
 
     engine = lesson.engine(llm)
