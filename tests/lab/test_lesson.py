@@ -247,6 +247,30 @@ def test_different_units_for_one_name_are_refused(tmp_path: Path, monkeypatch) -
         begun.measure("other", Timed(0.1, 0.2, 0.3), "tok/s")
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, True])
+def test_what_is_no_finite_number_is_refused_everywhere(value, tmp_path: Path, monkeypatch) -> None:
+    begun = begin(monkeypatch, tmp_path)
+    with pytest.raises(UsageError, match=r"a: .* is no guess: give a number in ms"):
+        begun.predict("a", value, "ms")
+    with pytest.raises(UsageError, match=r"a: measured .*; give a number"):
+        begun.measure("a", value, "ms")
+    with pytest.raises(UsageError, match=r"a: roofline=.*; give a number in ms"):
+        begun.measure("a", 1.0, "ms", roofline=value)
+    with pytest.raises(UsageError, match="tok/s: measured"):
+        begun.scoreboard(**{"tok/s": value})
+    assert begun.values() == {} and not (tmp_path / "progress.json").exists()
+
+
+def test_numbers_of_numpy_are_kept_as_plain_ones(tmp_path: Path, monkeypatch) -> None:
+    numpy = pytest.importorskip("numpy")
+    begun = begin(monkeypatch, tmp_path)
+    assert type(begun.predict("a", numpy.int64(3))) is int
+    measured = begun.measure("a", numpy.float32(1.5), roofline=numpy.int64(2))
+    assert type(measured.value) is float and measured.predicted == 3 and measured.roofline == 2.0
+    with pytest.raises(UsageError, match="a prediction needs a name in words, not None"):
+        begun.predict(None, 1)  # type: ignore[arg-type]
+
+
 def test_a_direction_is_compared_in_words(tmp_path: Path, monkeypatch) -> None:
     begun = begin(monkeypatch, tmp_path)
     begun.predict("slower", "prefill", choices=["prefill", "decode"])

@@ -168,6 +168,9 @@ class TestExplore:
             (lambda: control("x", low=2, high=1), "low=2, high=1"),
             (lambda: control("x", low=1, high=2, step=0), "step=0"),
             (lambda: control("x", low=1, high=1000), "1000 values"),
+            (lambda: control("x", low=0, high=10**15), "1000000000000001 values"),  # never written out
+            (lambda: control("x", low=0.5, high=2), "low=0.5, high=2, step=1: a slider takes whole numbers"),
+            (lambda: control("x", choices=5), "choices=5 is no list of values"),
             (lambda: control("x", choices=[]), "0 values"),
             (lambda: control("x", choices=[1, 1]), "stands twice"),
             (lambda: control("x", choices=[1], low=1), "not both"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from workbench.checks import shown
 from workbench.errors import UsageError
 from workbench.lab.front import as_html, emit, has_widgets, show_as_is
 
@@ -48,22 +49,28 @@ def control(
         raise UsageError("a control needs a label that says what it sets")
     if choices is not None and (low is not None or high is not None):
         raise UsageError(f"control {label!r}: give choices, or low and high, not both")
-    values: tuple[Any, ...]
+    values: Sequence[Any]
     if choices is not None:
+        if not isinstance(choices, (list, tuple, range)):
+            raise UsageError(f"control {label!r}: choices={shown(choices)} is no list of values")
         kind, values = "dropdown", tuple(choices)
         if any(value in values[:index] for index, value in enumerate(values)):
             raise UsageError(f"control {label!r}: a choice stands twice in {list(values)}")
     elif low is not None and high is not None:
+        if not all(type(number) is int for number in (low, high, step)):
+            raise UsageError(f"control {label!r}: low={low}, high={high}, step={step}: a slider takes whole numbers; "
+                             "give choices for others")  # fmt: skip
         if step < 1 or low > high:
             raise UsageError(f"control {label!r}: low={low}, high={high}, step={step}: low must not be above high, nor "
                              "step below 1")  # fmt: skip
-        kind, values = "slider", tuple(range(low, high + 1, step))
+        kind, values = "slider", range(low, high + 1, step)  # counted below before it is written out
     elif isinstance(default, bool):
         kind, values = "toggle", (False, True)
     else:
         raise UsageError(f"control {label!r}: give choices, low and high, or default=True or False")
     if not 0 < len(values) <= MAX_VALUES:
         raise UsageError(f"control {label!r} has {len(values)} values, not 1 to {MAX_VALUES}: use a larger step")
+    values = tuple(values)
     default = values[0] if default is None else default
     if default not in values:
         raise UsageError(f"control {label!r}: the default {default!r} is none of its values {list(values)}")

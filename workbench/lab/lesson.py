@@ -7,7 +7,6 @@ measures, and both stand side by side with what the machine allows and what othe
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
 import subprocess
@@ -16,13 +15,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.checks import shown
 from workbench.config import EngineConfig, from_options
 from workbench.errors import UsageError, WorkbenchError
 from workbench.lab import course
 from workbench.lab.banner import Surroundings, banner, look_around
 from workbench.lab.claims import claims_table
 from workbench.lab.display import show_now
-from workbench.lab.measured import HEAD, Measured, limit, number, reading
+from workbench.lab.measured import HEAD, Measured, finite, limit, number, reading
 from workbench.lab.progress import Progress, open_progress
 from workbench.lab.recorded import recorded_values, write_run
 from workbench.lab.table import Cell, Table
@@ -142,11 +142,15 @@ class Lesson:
 
         Raises UsageError for anything else, and for a unit that is not the one ``name`` was measured in.
         """
+        if not isinstance(name, str):
+            raise UsageError(f"a prediction needs a name in words, not {shown(name)}")
         if choices is not None:
             if not any(type(value) is type(choice) and value == choice for choice in choices):
                 raise UsageError(f"{name}: {value!r} is not among the choices: {', '.join(map(repr, choices))}")
-        elif isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise UsageError(f"{name}: {value!r} is no guess: give a number{f' in {unit}' if unit else ''}")
+        elif isinstance(value, str) or (guessed := finite(value)) is None:
+            raise UsageError(f"{name}: {shown(value)} is no guess: give a number{f' in {unit}' if unit else ''}")
+        else:
+            value = guessed
         if name in self._measured:
             _same_unit(name, "predicted", unit, "measured", self._measured[name].unit)
         guess = {"value": value, "unit": unit} | ({} if choices is None else {"choices": list(choices)})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
+from workbench.checks import as_real, as_whole, shown
 from workbench.errors import UsageError
 from workbench.lab.recorded import RecordedValue
 from workbench.lab.table import Table
@@ -79,10 +81,12 @@ def reading(name: str, value: Any, unit: str) -> tuple[float | str, float | None
     ``value``: a number, text, a ``Timing`` (its median; ``unit`` must be one of time, default ms), or anything else
     with ``median``, ``low`` and ``high``. Raises UsageError for another value or unit.
     """
-    if isinstance(value, str) or _is_number(value):
+    if isinstance(value, str):
         return value, None, None, None, unit
+    if (plain := finite(value)) is not None:
+        return plain, None, None, None, unit
     if not all(hasattr(value, part) for part in ("median", "low", "high")):
-        raise UsageError(f"{name}: measured {value!r}; give a number, a Timing, or one of the predicted choices")
+        raise UsageError(f"{name}: measured {shown(value)}; give a number, a Timing, or one of the predicted choices")
     seconds = getattr(value, "seconds", None)
     unit = unit or ("ms" if seconds is not None else "")
     factor = 1.0 if seconds is None else per_second(name, unit)
@@ -94,12 +98,12 @@ def limit(name: str, roofline: Any, unit: str) -> float | None:
     """The roofline's number in ``unit``: a number as it is, a ``Prediction`` (its ``seconds``) turned into the unit."""
     if roofline is None:
         return None
-    if _is_number(roofline):
-        return float(roofline)
-    seconds = getattr(roofline, "seconds", None)
-    if seconds is None or not _is_number(seconds):
-        raise UsageError(f"{name}: roofline={roofline!r}; give a number in {unit or 'the unit of the value'}")
-    return float(seconds) * per_second(name, unit)
+    if (plain := finite(roofline)) is not None:
+        return float(plain)
+    seconds = finite(getattr(roofline, "seconds", None))
+    if seconds is None:
+        raise UsageError(f"{name}: roofline={shown(roofline)}; give a number in {unit or 'the unit of the value'}")
+    return seconds * per_second(name, unit)
 
 
 def per_second(name: str, unit: str) -> float:
@@ -149,5 +153,9 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def finite(value: Any) -> int | float | None:
+    """``value`` as Python's own int or float if it is a finite number of any kind (numpy's too), else None."""
+    real, whole = as_real(value), as_whole(value)
+    if real is None or not math.isfinite(real):
+        return None
+    return real if whole is None else whole

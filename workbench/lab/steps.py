@@ -43,8 +43,12 @@ def decode_steps(lesson: Lesson, llm: LLM, batch: int, context: int, steps: int 
     """``steps`` steps in which ``batch`` requests decode together, each after a random prompt of ``context`` tokens.
 
     If the engine holds fewer requests at once than ``batch`` (``max_num_seqs``), the steps hold as many as it does.
-    Steps that also compute prompts are left out, and so is the first one that does not: it warms up.
+    Steps that also compute prompts are left out, and so is the first one that does not: it warms up. Raises UsageError
+    for a batch or steps below 1.
     """
+    for name, count in (("batch", batch), ("steps", steps)):
+        if type(count) is not int or count < 1:
+            raise UsageError(f"{name}={count!r}: give a whole number of at least 1")
     engine = lesson.engine(llm)
     # Who is computed first decodes already while the last prompts are computed.
     head_start = -(-batch * context // engine.config.max_num_batched_tokens)
