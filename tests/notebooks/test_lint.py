@@ -65,6 +65,10 @@ def _of_cell(cell: NotebookCell, content: Raw, folder: Path) -> list[str]:
     reason = cell.wishes.get("reason")
     if tags & NEED_A_REASON and not (isinstance(reason, str) and reason.strip()):
         found.append(f"{', '.join(sorted(tags & NEED_A_REASON))} without a reason in its metadata")
+    # JupyterLab unfolds it when the cell is run.
+    folded = content["metadata"].get("jupyter", {}).get("outputs_hidden")
+    if "lesson.predict(" in cell.source and cell.outputs and not folded:
+        found.append("shows an answer before it is guessed: set jupyter.outputs_hidden in its metadata")
     return found + _of_outputs(cell, tags)
 
 
@@ -145,6 +149,10 @@ def _checked(raw: Raw) -> Raw:
     return _first(raw, "code", "nbval-check-output")
 
 
+def _guessed(raw: Raw) -> Raw:
+    return next(c for c in raw["cells"] if c.get("outputs") and "lesson.predict(" in joined(c["source"]))
+
+
 def _show(**output: object) -> Callable[[Raw], None]:
     return lambda raw: _checked(raw)["outputs"].append(output)
 
@@ -172,6 +180,7 @@ STREAM = {"output_type": "stream", "name": "stdout", "text": "1.2 ms"}
         (_tag(_code, "measured"), "unknown tag measured"),
         (_tag(_code, "nbval-skip"), "nbval-skip without a reason"),
         (_tag(_code, "raises-exception", reason=" "), "raises-exception without a reason"),
+        (lambda nb: _guessed(nb)["metadata"].pop("jupyter"), "shows an answer before it is guessed"),
         (_set(_checked, "outputs", []), "without an output to check"),
         (_set(_checked, "execution_count", None), "without an output to check"),
         (_show(output_type="stream", name="stderr", text="a warning"), "a message on stderr"),
