@@ -23,7 +23,7 @@ from workbench.machine import free_memory, keep_freed_memory
 from workbench.model import store
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_names
-from workbench.model.cost import StepCost
+from workbench.model.cost import StepCost, weights_read
 from workbench.model.decoder import Decoder
 from workbench.model.kv_cache import KVCache
 from workbench.model.runner import ModelRunner
@@ -117,7 +117,7 @@ class LLM:
         )
         cache = KVCache(self.model_config, num_kv_blocks, config.block_size, dtype, device)
         clock = clock or WallClock()
-        weight_bytes = self.model_config.weight_bytes(str(dtype).removeprefix("torch."))
+        weight_bytes = weights_read(self.model_config, samples=True) * dtype.itemsize
         self.runner = ModelRunner(decoder, cache, StepCost(self.model_config, weight_bytes, kv_bytes), clock.now)
         self.engine = self._open_engine(self.config, clock)
 

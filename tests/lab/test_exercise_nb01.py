@@ -89,6 +89,17 @@ def test_the_engine_sizes_its_pool_with_the_readers_count(tied: Path) -> None:
         assert open_llm(tied, **options).engine.pool.num_blocks == before.engine.pool.num_blocks // 2
 
 
+def test_an_embedding_table_that_is_not_the_head_counts_as_unread(tmp_path: Path) -> None:
+    make_tiny("qwen2", tmp_path)
+    llm = open_llm(tmp_path)
+    config, before = llm.model_config, traced(llm)
+    assert not config.tie_word_embeddings
+    table = config.vocab_size * config.hidden_size
+    assert llm.runner.cost.weight_bytes == config.weight_bytes("float32") - 4 * table
+    with DECODE.use(DECODE.function) as used:
+        assert traced(llm) == before and used.calls > 0
+
+
 def test_decode_steps_report_the_readers_cost(tied: Path) -> None:
     llm = open_llm(tied)
     before = traced(llm)

@@ -11,7 +11,7 @@ from workbench.lab.exercise_cases import Example
 from workbench.lab.exercises import nb01_cases as cases
 from workbench.model.bits import bits_of
 from workbench.model.config import ModelConfig
-from workbench.model.cost import StepCost
+from workbench.model.cost import StepCost, weights_read
 from workbench.plan import StepPlan
 
 # The solutions. The text of each function, without what stands in its gap, is the skeleton in the notebook.
@@ -92,7 +92,7 @@ def _in_step_cost(function: Callable[..., Any], original: Callable[..., Any]) ->
         if left_out or not plan.scheduled or any(item.kind != "decode" for item in plan.scheduled):
             flops, num_bytes = original(self, plan)
         else:
-            weight_size = self.weight_bytes / config.num_parameters
+            weight_size = self.weight_bytes / weights_read(config, samples=True)
             kv_size = self.kv_bytes_per_token / config.kv_bytes_per_token(8)
             contexts = [item.start + item.num_tokens for item in plan.scheduled]
             flops, num_bytes = function(cases.shape_of(config), contexts, weight_size, kv_size)
