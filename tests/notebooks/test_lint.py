@@ -65,7 +65,7 @@ def _of_cell(cell: NotebookCell, content: Raw, folder: Path) -> list[str]:
     reason = cell.wishes.get("reason")
     if tags & NEED_A_REASON and not (isinstance(reason, str) and reason.strip()):
         found.append(f"{', '.join(sorted(tags & NEED_A_REASON))} without a reason in its metadata")
-    # JupyterLab unfolds it when the cell is run. Of folded text it shows the first line, so that must not be the answer.
+    # JupyterLab unfolds it when the cell is run. Of folded text it shows the first line: no answer there.
     folded = content["metadata"].get("jupyter", {}).get("outputs_hidden")
     if "lesson.predict(" in cell.source and cell.outputs and not folded:
         found.append("shows an answer before it is guessed: set jupyter.outputs_hidden in its metadata")
