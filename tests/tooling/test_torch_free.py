@@ -50,5 +50,10 @@ def test_importing_loads_nothing_heavy(modules):
     assert loaded_by(modules) == []
 
 
+def test_the_simulator_loads_no_model_code():
+    # numpy computes percentiles of the metrics; it comes without torch.
+    assert set(loaded_by(rooms("workbench.simulate"))) <= {"numpy"}
+
+
 def test_the_probe_sees_what_is_imported():
     assert loaded_by(["numpy"]) == ["numpy"]

@@ -12,7 +12,7 @@ from workbench.errors import UsageError
 
 if TYPE_CHECKING:
     from workbench.measure.lengths import Lengths
-    from workbench.measure.serve import Load
+    from workbench.measure.load import Load
     from workbench.measure.workload import Workload
 
 NUM_PROMPTS = 32
@@ -129,7 +129,7 @@ def add_percentiles(group: Any) -> None:
 
 def load_of(args: argparse.Namespace) -> Load:
     """What the flags ask for. Raises UsageError for flags that would have no effect."""
-    from workbench.measure.serve import Load
+    from workbench.measure.load import Load
     from workbench.measure.slo import parse_slo
 
     config = engine_config(args)

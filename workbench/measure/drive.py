@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from workbench.engine.admission import QueueFull
@@ -63,6 +63,23 @@ def drive(
     tokens ignored, so the lengths are those of the workload. A request that the engine refuses counts as rejected. On
     an interrupt or an error the requests of this run are aborted.
     """
+    told = Drive()
+    told.traces.extend(drive_steps(engine, workload, vocab_size, max_concurrency, wait, told))
+    return told
+
+
+def drive_steps(
+    engine: Engine,
+    workload: Workload,
+    vocab_size: int,
+    max_concurrency: int | None = None,
+    wait: Callable[[float], None] | None = None,
+    told: Drive | None = None,
+) -> Iterator[StepTrace]:
+    """As `drive`, step by step: each trace is handed over and not kept, ``told`` gets all the rest.
+
+    The requests of this run are aborted too where the iterator is closed before its end.
+    """
     if engine.has_unfinished():
         raise UsageError("the engine has unfinished requests: a workload is driven through an idle one")
     if max_concurrency is not None and max_concurrency < 1:
@@ -72,24 +89,33 @@ def drive(
             f"max_concurrency={max_concurrency} and a closed loop of {workload.users} users both bound what is asked "
             "at once: give one of them"
         )
-    run = _Run(engine, workload, vocab_size, max_concurrency, wait or waits(engine.clock))
+    told = Drive() if told is None else told
+    run = _Run(engine, workload, vocab_size, max_concurrency, wait or waits(engine.clock), told)
     with SafeInterrupts(lambda: engine.executing or run.waiting) as interrupts:
         try:
-            while run.turn():
+            while not run.over:
+                trace = run.turn()
                 interrupts.check()
+                if trace is not None:
+                    yield trace
         except BaseException:
             for request_id in run.in_flight:
                 engine.abort(request_id)
             raise
-    return run.told
 
 
 class _Run:
     def __init__(
-        self, engine: Engine, workload: Workload, vocab_size: int, limit: int | None, wait: Callable[[float], None]
+        self,
+        engine: Engine,
+        workload: Workload,
+        vocab_size: int,
+        limit: int | None,
+        wait: Callable[[float], None],
+        told: Drive,
     ) -> None:
         self.engine, self.workload, self.vocab_size, self.wait = engine, workload, vocab_size, wait
-        self.told = Drive()
+        self.told = told
         self.in_flight: dict[str, int] = {}
         self.waiting = False
         start = engine.clock.now()
@@ -105,17 +131,21 @@ class _Run:
         self.free_since = [start] * (workload.users or 0)
         """Of each user of a closed loop without a request, since when."""
 
-    def turn(self) -> bool:
-        """Sends what is due, then one step or one wait. False when all is done."""
+    @property
+    def over(self) -> bool:
+        return not (self.due or self.in_flight)
+
+    def turn(self) -> StepTrace | None:
+        """Sends what is due, then one step or one wait."""
         now = self.engine.clock.now()
         while self.due and self.due[0][0] <= now and len(self.in_flight) < self.limit:
             self._send(*heapq.heappop(self.due))
         # A request that a listener aborted is in flight until a step has told of it.
         if self.in_flight:
-            self._step()
-        elif self.due:
+            return self._step()
+        if self.due:
             self._wait_until(self.due[0][0])
-        return bool(self.due or self.in_flight)
+        return None
 
     def _send(self, due: float, index: int) -> None:
         # A user of a closed loop asks when he is free; an open loop's request was due when it was due.
@@ -141,13 +171,12 @@ class _Run:
             self.told.rejected.append(Rejected(index, why))
             lost += [(next_, f"it follows on request {index}, rejected") for next_ in self.followers.get(index, ())]
 
-    def _step(self) -> None:
+    def _step(self) -> StepTrace:
         # A static batch waits for company that is to come and not for company that cannot. A dynamic one waits its time
         # in any case: whoever serves does not know that nobody else will come.
         company = not math.isinf(self._next_arrival())
         self.engine.more_may_come = company or self.engine.config.batching == "dynamic"
         trace = self.engine.step()
-        self.told.traces.append(trace)
         end = trace.time + trace.duration
         for new in trace.new_tokens:
             self.told.answers[self.in_flight[new["request_id"]]].append(new["token_id"])
@@ -159,6 +188,7 @@ class _Run:
                 heapq.heappush(self.free_since, end)
         if not trace.scheduled and not trace.finished and self.engine.has_unfinished():
             self._wait_until(min(self._next_arrival(), self._next_engine_event()))
+        return trace
 
     def _next_arrival(self) -> float:
         return self.due[0][0] if self.due and len(self.in_flight) < self.limit else math.inf

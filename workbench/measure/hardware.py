@@ -7,11 +7,10 @@ what a process gets depends on threads, neighbours and cooling, and not only on 
 from __future__ import annotations
 
 import json
-import math
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,10 @@ import torch
 from workbench.config import EngineConfig
 from workbench.llm import resolve_device
 from workbench.machine import cpu_name, free_memory, num_cpus, total_memory
+from workbench.measure.ceilings import MIB, SCHEMA_VERSION, Hardware, kept_file, key_start, read_kept, restored
 from workbench.measure.provenance import provenance
 from workbench.measure.timing import compare, time_call
-from workbench.model.store import home
 
-SCHEMA_VERSION = 1
-MIB = 1024**2
 CPU_BUFFER, GPU_BUFFER = 512 * MIB, 4096 * MIB
 ROW = 4096
 """Numbers in a row of the buffer that is read: results are one for each row, so hardly anything is written."""
@@ -33,29 +30,6 @@ MATMUL_SECONDS = 0.2
 """About the longest that one product of matrices may take while it is measured."""
 SMALLEST, LARGEST = 256, 8192
 """Edges of the square matrices. The largest keeps any machine of today busy for longer than a launch takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hardware:
-    """One device and its measured ceilings."""
-
-    device: str
-    """``cpu`` or ``cuda``"""
-    name: str
-    capability: str
-    """Compute capability of a GPU (``9.0``); the vector instructions torch uses on a CPU (``AVX2``)."""
-    memory_bytes: int
-    sms: int | None
-    """Streaming multiprocessors of a GPU."""
-    read_bandwidth: float
-    """Bytes per second."""
-    matmul_flops: dict[str, float]
-    """FLOP/s (a multiply and an add are two) by dtype, for those that this torch multiplies on this device."""
-    threads: int
-    """CPU threads that torch computes with."""
-    measured_at: str
-    """Date and time, ISO 8601."""
-    provenance: dict[str, Any]
 
 
 def hardware(device: str = "auto", refresh: bool = False) -> Hardware:
@@ -67,9 +41,9 @@ def hardware(device: str = "auto", refresh: bool = False) -> Hardware:
     """
     config = EngineConfig() if device == "auto" else EngineConfig(device=device)
     chosen = resolve_device(config.device)
-    file, key = home() / "hardware.json", _key(chosen)
-    kept = _read(file)
-    if not refresh and (found := _restored(kept.get(key))) is not None:
+    file, key = kept_file(), _key(chosen)
+    kept = read_kept(file)
+    if not refresh and (found := restored(kept.get(key))) is not None:
         return found
     measured = measure(chosen)
     _write(file, kept | {key: asdict(measured)})
@@ -171,28 +145,8 @@ def _name(device: torch.device) -> str:
 
 def _key(device: torch.device) -> str:
     """What a measurement is good for: this device, in this machine, with so many threads, by this torch."""
-    host = f"{cpu_name()}, {num_cpus()} CPUs, {total_memory() // MIB} MiB"
-    return f"{device.type}: {_name(device)}; {host}; {torch.get_num_threads()} threads; torch {torch.__version__}"
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """What is kept, by key; nothing if there is no such file or it is damaged."""
-    try:
-        kept = json.loads(file.read_text(encoding="utf-8"))
-        entries = kept["measured"] if kept["schema_version"] == SCHEMA_VERSION else {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    return entries if isinstance(entries, dict) else {}
-
-
-def _restored(entry: Any) -> Hardware | None:
-    try:
-        found = Hardware(**entry)
-        rates = [found.read_bandwidth, *found.matmul_flops.values()]
-    except (TypeError, AttributeError):
-        return None
-    good = len(rates) > 1 and all(isinstance(rate, float) and 0 < rate < math.inf for rate in rates)
-    return found if good else None
+    start = key_start(device.type, _name(device), cpu_name(), num_cpus(), total_memory())
+    return f"{start}{torch.get_num_threads()} threads; torch {torch.__version__}"
 
 
 def _write(file: Path, entries: dict[str, Any]) -> None:

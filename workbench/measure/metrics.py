@@ -7,14 +7,15 @@ step that computed a token of the request.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from workbench.engine.trace import StepTrace
-from workbench.measure.occupancy import occupancy
-from workbench.measure.served import served_requests
+from workbench.measure.occupancy import Occupancy
+from workbench.measure.served import ServedLog
 from workbench.measure.slo import Slo
 
 BOOKKEEPING = ("schedule", "prepare", "commit", "detokenize")
@@ -22,6 +23,72 @@ BOOKKEEPING = ("schedule", "prepare", "commit", "detokenize")
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el", "queue")
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
+
+
+class ServingRecord:
+    """Takes steps one after the other and keeps what the metrics need, so that a long run need not be held whole."""
+
+    def __init__(self) -> None:
+        self.log = ServedLog()
+        self.occupancy = Occupancy()
+        self.phases: dict[str, float] = {}
+        self.preemptions = self.flops = self.bytes = 0
+        self.start, self.end = math.inf, 0.0
+
+    def add(self, trace: StepTrace) -> None:
+        self.log.add(trace)
+        self.occupancy.add(trace)
+        self.start, self.end = min(self.start, trace.time), trace.time + trace.duration
+        self.preemptions += len(trace.preempted)
+        self.flops += trace.flops
+        self.bytes += trace.bytes
+        for name, seconds in trace.phases.items():
+            self.phases[name] = self.phases.get(name, 0.0) + seconds
+
+    def result(
+        self,
+        rejected: int = 0,
+        slo: Slo | None = None,
+        percentiles: Sequence[float] = PERCENTILES,
+        max_num_seqs: int | None = None,
+    ) -> dict[str, Any]:
+        """As `serving_metrics` tells it."""
+        requests = self.log.requests
+        completed = [request for request in requests if request.completed]
+        start = min([self.start, *(request.arrival for request in requests)])
+        duration = max(self.end - start, 0.0) if self.occupancy.steps else 0.0
+        per_second = 1 / duration if duration else 0.0
+        output = sum(len(request.token_times) for request in completed)
+        inputs = sum(request.input_len for request in completed)
+        spent = sum(self.phases.values())
+        good = None if slo is None else sum(slo.met_by(request) for request in requests)
+        asked = len(requests) + rejected
+        result: dict[str, Any] = {
+            "completed": len(completed),
+            "rejected": rejected,
+            "duration": duration,
+            "total_input_tokens": inputs,
+            "total_output_tokens": output,
+            "request_throughput": len(completed) * per_second,
+            "output_throughput": output * per_second,
+            "total_token_throughput": (inputs + output) * per_second,
+            "request_goodput": None if good is None else good * per_second,
+            "slo": None if slo is None else slo.to_dict(),
+            "slo_attainment": None if good is None or not asked else good / asked,
+            "num_steps": self.occupancy.steps,
+            "preemptions": self.preemptions,
+            "phases": dict(self.phases),
+            "bookkeeping_share": sum(self.phases.get(name, 0.0) for name in BOOKKEEPING) / spent if spent else 0.0,
+            "flops": self.flops,
+            "bytes": self.bytes,
+            **self.occupancy.result(max_num_seqs),
+        }
+        for name in LATENCIES:
+            values = [getattr(request, name) for request in completed]
+            if name == "itl":
+                values = [gap for gaps in values for gap in gaps]
+            result |= summary(name, [value for value in values if value is not None], percentiles)
+        return result
 
 
 def serving_metrics(
@@ -37,47 +104,10 @@ def serving_metrics(
     share of all that were asked, the rejected, aborted and unfinished among them. Both None without an SLO.
     ``max_num_seqs`` lets idle slots be counted. Latencies are those of completed requests; where there are none, 0.
     """
-    steps = list(traces)
-    requests = served_requests(steps)
-    completed = [request for request in requests if request.completed]
-    starts = [*(request.arrival for request in requests), *(trace.time for trace in steps)]
-    duration = max(steps[-1].time + steps[-1].duration - min(starts), 0.0) if steps else 0.0
-    per_second = 1 / duration if duration else 0.0
-    output = sum(len(request.token_times) for request in completed)
-    inputs = sum(request.input_len for request in completed)
-    phases: dict[str, float] = {}
-    for trace in steps:
-        for name, seconds in trace.phases.items():
-            phases[name] = phases.get(name, 0.0) + seconds
-    spent = sum(phases.values())
-    good = None if slo is None else sum(slo.met_by(request) for request in requests)
-    asked = len(requests) + rejected
-    result: dict[str, Any] = {
-        "completed": len(completed),
-        "rejected": rejected,
-        "duration": duration,
-        "total_input_tokens": inputs,
-        "total_output_tokens": output,
-        "request_throughput": len(completed) * per_second,
-        "output_throughput": output * per_second,
-        "total_token_throughput": (inputs + output) * per_second,
-        "request_goodput": None if good is None else good * per_second,
-        "slo": None if slo is None else slo.to_dict(),
-        "slo_attainment": None if good is None or not asked else good / asked,
-        "num_steps": len(steps),
-        "preemptions": sum(len(trace.preempted) for trace in steps),
-        "phases": phases,
-        "bookkeeping_share": sum(phases.get(name, 0.0) for name in BOOKKEEPING) / spent if spent else 0.0,
-        "flops": sum(trace.flops for trace in steps),
-        "bytes": sum(trace.bytes for trace in steps),
-        **occupancy(steps, max_num_seqs),
-    }
-    for name in LATENCIES:
-        values = [getattr(request, name) for request in completed]
-        if name == "itl":
-            values = [gap for gaps in values for gap in gaps]
-        result |= summary(name, [value for value in values if value is not None], percentiles)
-    return result
+    record = ServingRecord()
+    for trace in traces:
+        record.add(trace)
+    return record.result(rejected, slo, percentiles, max_num_seqs)
 
 
 def summary(name: str, seconds: Sequence[float], percentiles: Sequence[float]) -> dict[str, float]:

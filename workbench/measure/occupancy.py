@@ -12,29 +12,49 @@ from typing import Any
 from workbench.engine.trace import StepTrace
 
 
+class Occupancy:
+    """Adds up what `occupancy` tells, one step after the other."""
+
+    def __init__(self) -> None:
+        self.steps = self.requests = self.tokens = self.most = 0
+        self.pools = 0
+        """Steps that tell of a pool."""
+        self.used = self.most_used = 0.0
+
+    def add(self, trace: StepTrace) -> None:
+        size = len(trace.scheduled)
+        self.steps += 1
+        self.requests += size
+        self.tokens += sum([item["num_tokens"] for item in trace.scheduled])
+        self.most = max(self.most, size)
+        if total := trace.blocks.get("total"):
+            used = (total - trace.blocks["free"]) / total
+            self.pools += 1
+            self.used += used
+            self.most_used = max(self.most_used, used)
+
+    def result(self, max_num_seqs: int | None = None) -> dict[str, Any]:
+        steps, pools = self.steps, self.pools
+        slots = None if max_num_seqs is None else max_num_seqs * steps
+        idle = None if slots is None else slots - self.requests
+        return {
+            "mean_batch_size": self.requests / steps if steps else None,
+            "max_batch_size": self.most if steps else None,
+            "mean_batched_tokens": self.tokens / steps if steps else None,
+            "idle_slot_steps": idle,
+            "idle_slot_share": idle / slots if slots and idle is not None else None,
+            "mean_kv_usage": self.used / pools if pools else None,
+            "peak_kv_usage": self.most_used if pools else None,
+        }
+
+
 def occupancy(traces: Sequence[StepTrace], max_num_seqs: int | None = None) -> dict[str, Any]:
     """Means and extremes over the steps. None where a trace does not tell it or there is no step.
 
     ``idle_slot_steps`` adds up the idle slots of all steps and ``idle_slot_share`` is their share of all slots.
     ``kv_usage`` is the share of the pool's blocks in use when a step has ended, as vLLM's gauge tells it.
     """
-    batch = [len(trace.scheduled) for trace in traces]
-    tokens = [sum(item["num_tokens"] for item in trace.scheduled) for trace in traces]
-    pools = [trace.blocks for trace in traces if trace.blocks.get("total")]
-    used = [(pool["total"] - pool["free"]) / pool["total"] for pool in pools]
-    idle = None if max_num_seqs is None else sum(max_num_seqs - size for size in batch)
-    return {
-        "mean_batch_size": _mean(batch),
-        "max_batch_size": max(batch, default=None),
-        "mean_batched_tokens": _mean(tokens),
-        "idle_slot_steps": idle,
-        "idle_slot_share": None
-        if idle is None or max_num_seqs is None or not batch
-        else idle / (max_num_seqs * len(batch)),
-        "mean_kv_usage": _mean(used),
-        "peak_kv_usage": max(used, default=None),
-    }
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+    told = Occupancy()
+    for trace in traces:
+        told.add(trace)
+    return told.result(max_num_seqs)

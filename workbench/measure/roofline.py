@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workbench.errors import UsageError
-from workbench.measure.hardware import Hardware
+from workbench.measure.ceilings import Hardware
 from workbench.model.bits import bits_of
 from workbench.model.config import ModelConfig
 from workbench.model.cost import Chunk, Share, StepCost, activations_moved, weights_read

@@ -55,21 +55,26 @@ class Served:
         return self.token_times[-1] - self.arrival if self.token_times else None
 
 
-def served_requests(traces: Iterable[StepTrace]) -> list[Served]:
-    """Every request that was added in these steps, in order. A later request may have the id of a finished one.
+class ServedLog:
+    """Every request that was added in the steps it is told of, in order. A later request may have the id of a finished
+    one.
 
     Of a request that was added before the first of these steps nothing is told: when it came is not known.
     """
-    told: list[Served] = []
-    now: dict[str, Served] = {}
-    for trace in traces:
+
+    def __init__(self) -> None:
+        self.requests: list[Served] = []
+        self._now: dict[str, Served] = {}
+
+    def add(self, trace: StepTrace) -> None:
+        now = self._now
         for event in trace.inputs:
             if "add" in event:
                 added = event["add"]
                 prompt = added.get("prompt_token_ids", ())  # the further answers of n have none of their own
                 one = Served(added["request_id"], added["arrival_time"], len(prompt))
                 now[one.request_id] = one
-                told.append(one)
+                self.requests.append(one)
         planned, end = trace.time + trace.phases.get("schedule", 0.0), trace.time + trace.duration
         for item in trace.scheduled:
             request = now.get(item["request_id"])
@@ -81,4 +86,11 @@ def served_requests(traces: Iterable[StepTrace]) -> list[Served]:
         for done in trace.finished:
             if done["request_id"] in now:
                 now.pop(done["request_id"]).reason = done["reason"]
-    return told
+
+
+def served_requests(traces: Iterable[StepTrace]) -> list[Served]:
+    """Every request that was added in these steps, as `ServedLog` tells it."""
+    log = ServedLog()
+    for trace in traces:
+        log.add(trace)
+    return log.requests

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from workbench.errors import UsageError, WorkbenchError
 from workbench.llm import LLM
 from workbench.measure import serve
+from workbench.measure.load import Load
 from workbench.measure.metrics import serving_metrics
 from workbench.measure.result import SCHEMA_VERSION
 
@@ -19,7 +20,7 @@ PLOTTED = ("output_throughput", "median_ttft_ms", "median_tpot_ms", "p99_itl_ms"
 class Point(NamedTuple):
     options: dict[str, str]
     """What was chosen here, by name, as it was written."""
-    load: serve.Load
+    load: Load
 
 
 def run(points: Sequence[Point], say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
