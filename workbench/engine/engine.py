@@ -317,7 +317,7 @@ class Engine:
         moved = (host.allocated, host.restored) if host else (0, 0)
         counted = (self.pool.allocated, self.pool.freed, self.pool.shared, *moved)
         changes = [after - before for after, before in zip(counted, self._counted, strict=True)]
-        skipped = [skip._asdict() for skip in plan.skipped]
+        skipped = [{"request_id": skip.request_id, "reason": skip.reason} for skip in plan.skipped]
         skipped += [{"request_id": name, "reason": QueueFull.reason} for name in self._refused]
         wake_time = self.scheduler.wake_time(start)
         trace = StepTrace(

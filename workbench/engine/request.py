@@ -121,16 +121,19 @@ class Request:
 
         A stop token is not part of the text.
         """
+        if self.text is None:
+            return False
         enough = self.num_output_tokens + 1 >= self.params.min_tokens
-        if self.text is None or (enough and token_id in self.stop_token_ids):
+        if enough and token_id in self.stop_token_ids:
             return False
         return self.text.push(token_id, enough)
 
     def append(self, token_id: int, text_stops: bool = False) -> str | None:
         """Adds a sampled token and returns why the request ends with it, if it does: ``stop`` or ``length``."""
         self.token_ids.append(token_id)
-        enough = self.num_output_tokens >= self.params.min_tokens
-        if text_stops or (enough and token_id in self.stop_token_ids):
+        if text_stops:
+            return "stop"
+        if token_id in self.stop_token_ids and self.num_output_tokens >= self.params.min_tokens:
             return "stop"
         if len(self.token_ids) >= self.max_num_tokens:
             return "length"

@@ -81,8 +81,9 @@ class ServedLog:
             if request is not None and request.first_scheduled is None:
                 request.first_scheduled = planned
         for new in trace.new_tokens:
-            if new["request_id"] in now:
-                now[new["request_id"]].token_times.append(end)
+            request = now.get(new["request_id"])
+            if request is not None:
+                request.token_times.append(end)
         for done in trace.finished:
             if done["request_id"] in now:
                 now.pop(done["request_id"]).reason = done["reason"]
