@@ -19,6 +19,7 @@ VIOLATIONS = {
     "decide-without-doing": ("workbench/engine/clock.py", "import torch"),
     "do-without-deciding": ("workbench/model/config.py", "import workbench.kv.pool"),
     "light-floor": ("workbench/errors.py", "import torch"),
+    "simulate-without-torch": ("workbench/simulate/chips.py", "import workbench.measure.hardware"),
     "kernels-alone": ("kernels/triton/__init__.py", "import workbench.errors"),
 }
 

@@ -110,6 +110,14 @@ def test_the_lab():
     assert parameters(lab.Lesson.predict)[1:] == ["name", "value", "unit", "choices"]
 
 
+def test_the_simulator():
+    import workbench.simulate as simulator
+
+    assert missing(NAMES["workbench.simulate"], simulator) == []
+    assert missing(NAMES["workbench.simulate"], simulator.__all__) == []
+    assert parameters(simulator.simulated_engine) == NAMES["simulated_engine"]
+
+
 def test_kernels():
     import kernels
 

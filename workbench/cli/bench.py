@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import itertools
 import sys
 from typing import TYPE_CHECKING
 
 from workbench.cli import bench_load, bench_output
-from workbench.cli.options import add_engine_flags, engine_config, require_writable
+from workbench.cli.options import engine_config, require_writable
 from workbench.errors import UsageError, WorkbenchError
 
 if TYPE_CHECKING:
@@ -127,29 +126,8 @@ def _points(args: argparse.Namespace) -> list[Point]:
     points = []
     for values in itertools.product(*grid.values()):
         options = dict(zip(grid, values, strict=True))
-        points.append(Point(options, bench_load.load_of(_overlaid(args, options))))
+        points.append(Point(options, bench_load.load_of(bench_load.overlaid(args, options, "sweep"))))
     return points
-
-
-def _overlaid(args: argparse.Namespace, options: dict[str, str]) -> argparse.Namespace:
-    """``args`` as if the options had been given as flags."""
-    parser = argparse.ArgumentParser(prog="sweep", add_help=False, allow_abbrev=False, exit_on_error=False)
-    bench_load.add_load_flags(parser)
-    add_engine_flags(parser)
-    flags = []
-    for name, value in options.items():
-        flag = name.replace("_", "-")
-        if value in ("true", "false"):
-            flags.append(f"--{flag}" if value == "true" else f"--no-{flag}")
-        else:
-            flags.append(f"--{flag}={value}")
-    try:
-        found, unknown = parser.parse_known_args(flags, copy.copy(args))
-    except argparse.ArgumentError as error:
-        raise UsageError(f"sweep: {error}") from None
-    if unknown:
-        raise UsageError(f"{unknown[0].lstrip('-')!r} is no option of the engine or the workload that can be swept")
-    return found
 
 
 def _at_least_one(args: argparse.Namespace, *names: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from workbench.cli.options import engine_config
+from workbench.cli.options import add_engine_flags, engine_config
 from workbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ ALIASES = {
 def add_load_flags(parser: argparse.ArgumentParser) -> None:
     """What is asked, when, and how it is judged. Absent flags stay absent."""
     group = parser.add_argument_group("requests")
-    group.add_argument("--dataset-name", metavar="{" + ",".join(DATASETS) + "}", default=None,
+    group.add_argument("--dataset-name", "--workload", metavar="{" + ",".join(DATASETS) + "}", default=None,
                        help="kind of prompts (default: random, or trace with --trace)")  # fmt: skip
     for name, flag in FLAGS.items():
         add_flag(group, name, flag, {kind: known[name] for kind, known in DATASETS.items() if name in known})
@@ -142,6 +143,27 @@ def load_of(args: argparse.Namespace) -> Load:
     if limit is not None and not replays and (rate is None or math.isinf(rate)):
         return Load(config, workload.with_users(limit), None, slo, args.percentiles)
     return Load(config, workload, limit, slo, args.percentiles)
+
+
+def overlaid(args: argparse.Namespace, options: dict[str, str], command: str) -> argparse.Namespace:
+    """``args`` as if the options, engine's or workload's, had been given to ``command`` as flags."""
+    parser = argparse.ArgumentParser(prog=command, add_help=False, allow_abbrev=False, exit_on_error=False)
+    add_load_flags(parser)
+    add_engine_flags(parser)
+    flags = []
+    for name, value in options.items():
+        flag = name.replace("_", "-")
+        if value in ("true", "false"):
+            flags.append(f"--{flag}" if value == "true" else f"--no-{flag}")
+        else:
+            flags.append(f"--{flag}={value}")
+    try:
+        found, unknown = parser.parse_known_args(flags, copy.copy(args))
+    except argparse.ArgumentError as error:
+        raise UsageError(f"{command}: {error}") from None
+    if unknown:
+        raise UsageError(f"{unknown[0].lstrip('-')!r} is no option of the engine or the workload to vary")
+    return found
 
 
 def dataset(args: argparse.Namespace, seed: int) -> Workload:

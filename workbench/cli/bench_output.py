@@ -63,7 +63,8 @@ def print_result(result: dict[str, Any]) -> None:
     for name in SHOWN:
         if result.get(name) is not None:
             print_line(name, result[name])
-    print_line("bookkeeping (% of steps)", 100 * result["bookkeeping_share"])
+    if "bookkeeping_share" in result:
+        print_line("bookkeeping (% of steps)", 100 * result["bookkeeping_share"])
     for metric in ("ttft", "tpot", "itl", "e2el", "queue"):
         pair = f"{result[f'median_{metric}_ms']:,.1f} / {result[f'p99_{metric}_ms']:,.1f}"
         print_line(f"median / p99 {metric} (ms)", pair)
@@ -73,7 +74,8 @@ def print_result(result: dict[str, Any]) -> None:
         print_line(f"{name} output tok/s", peer["output_throughput"])
         print_line(f"  ours ÷ {name}", result["ratios"][name])
         print_line("  same greedy answers", peer["same_answers"])
-    print(", ".join(f"{name} {value}" for name, value in result["provenance"].items()))
+    if "provenance" in result:
+        print(", ".join(f"{name} {value}" for name, value in result["provenance"].items()))
 
 
 def print_points(result: dict[str, Any], metrics: tuple[str, ...]) -> None:

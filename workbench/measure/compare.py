@@ -45,7 +45,7 @@ def compare(result: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
     now = json.loads(json.dumps(result))
     return {
         "ratios": {name: _ratio(now[name], baseline[name]) for name in _compared(now) if name in baseline},
-        "differs": {kind: _differs(now[kind], baseline.get(kind) or {}) for kind in KINDS},
+        "differs": {kind: _differs(now.get(kind) or {}, baseline.get(kind) or {}) for kind in KINDS},
     }
 
 

@@ -12,6 +12,8 @@ from workbench.measure.metrics import PERCENTILES, serving_metrics
 from workbench.measure.slo import Slo
 from workbench.measure.workload import Workload
 
+SCHEMA_VERSION = 1
+"""Of every benchmark's result."""
 REJECTIONS_LISTED = 10
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.llm import LLM
+from workbench.measure.load import SCHEMA_VERSION
 from workbench.measure.provenance import provenance
 from workbench.sampling_params import SamplingParams
 
-SCHEMA_VERSION = 1
+__all__ = ["SCHEMA_VERSION", "as_result", "warm_up"]
 
 
 def as_result(benchmark: str, llm: LLM, workload: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:

@@ -7,14 +7,16 @@ benchmarks do, does not depend on them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from workbench.config import MAX_KV_BLOCKS, EngineConfig
 from workbench.engine.clock import VirtualClock
 from workbench.engine.engine import Engine
 from workbench.errors import UsageError
 from workbench.model.config import ModelConfig
-from workbench.plan import RequestView, StepPlan, StepResult
+from workbench.plan import StepPlan, StepResult
 from workbench.simulate.cost import Cost, as_cost_model
 from workbench.sizing import resolve_max_model_len, resolve_num_host_kv_blocks, resolve_num_kv_blocks
 
@@ -34,7 +36,12 @@ class CostModelRunner:
         """Every request that has caught up gets the token 0, or the first that does not end it."""
         price = self.cost.price(plan)
         self.clock.advance(price.seconds)
-        tokens = [_answer(item.request) if item.samples else None for item in plan.scheduled]
+        tokens: list[int | None] = []
+        for item in plan.scheduled:
+            token = 0 if item.samples else None
+            while token is not None and token in item.request.stop_token_ids:
+                token += 1
+            tokens.append(token)
         return StepResult(tokens, price.flops, price.bytes, {"forward": price.seconds})
 
 
@@ -44,9 +51,28 @@ class TrustedTokens(list[int]):
     They need not lie in any vocabulary. All that counts is which of them are equal.
     """
 
+    def __init__(self, pieces: Iterable[tuple[int, int]] = ()) -> None:
+        """``pieces``: (token id, how many times), one after the other."""
+        super().__init__()
+        self.packed = array("i")
+        """The same tokens side by side: a queue of long prompts is small, and nothing for a collector to look at."""
+        for token_id, count in pieces:
+            self += [token_id] * count
+            self.packed += array("i", [token_id]) * count
+
 
 class SimulatedEngine(Engine):
-    """An `Engine` that takes `TrustedTokens` as they are."""
+    """An `Engine` that takes `TrustedTokens` as they are and keeps them packed."""
+
+    def add_request(self, prompt: str | Sequence[int], *args: Any, **kwargs: Any) -> str:
+        request_id = super().add_request(prompt, *args, **kwargs)
+        if isinstance(prompt, TrustedTokens):
+            group = self.requests[request_id].group
+            for request in group:
+                request.token_ids = prompt.packed[:]  # type: ignore[assignment]
+            if len(group) == 1:
+                group.clear()  # Alone it needs no group, and a request that holds itself is not freed when it is done.
+        return request_id
 
     def _token_ids(self, prompt: str | Sequence[int]) -> list[int]:
         return prompt[:] if isinstance(prompt, TrustedTokens) else super()._token_ids(prompt)
@@ -87,10 +113,3 @@ def simulated_engine(
     )
     vocab_size = model_config.vocab_size if model_config else None
     return SimulatedEngine(config, CostModelRunner(model, clock), clock=clock, vocab_size=vocab_size)
-
-
-def _answer(request: RequestView) -> int:
-    token = 0
-    while token in request.stop_token_ids:
-        token += 1
-    return token
