@@ -15,12 +15,13 @@ width and computed in ``compute_dtype``; unpacking them is free, and the head is
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from workbench.errors import UsageError
 from workbench.model.bits import bits_of
 from workbench.model.config import ModelConfig
-from workbench.model.cost import StepCost, activations_moved, weights_read
+from workbench.model.cost import Chunk, StepCost, activations_moved, weights_read
 from workbench.plan import StepPlan
 from workbench.simulate.chips import THIS_CPU, Chip
 from workbench.simulate.cost import Memory, Price
@@ -63,7 +64,17 @@ class ChipCost:
         self.sample_bytes = math.ceil(activations_moved(model_config, 0, 1) * activation_bytes)
 
     def price(self, plan: StepPlan) -> Price:
-        chunks, counts, efficiency = plan.scheduled, self.counts, self.chip.efficiency
+        price = self.step(plan.scheduled)
+        if plan.copies or plan.moves:
+            block = (plan.pool.block_size if plan.pool else 0) * self.counts.kv_bytes_per_token
+            seconds = 2 * block * len(plan.copies) / self.bandwidth
+            seconds += block * len(plan.moves) / self.chip.host_bandwidth
+            return price._replace(seconds=price.seconds + seconds)
+        return price
+
+    def step(self, chunks: Sequence[Chunk]) -> Price:
+        """Of what requests compute, without blocks that are copied or moved."""
+        counts, efficiency = self.counts, self.chip.efficiency
         num_tokens = sampled = 0
         for chunk in chunks:
             num_tokens += chunk.num_tokens
@@ -77,10 +88,6 @@ class ChipCost:
         seconds = max(linear_flops / self.compute, linear_bytes / self.bandwidth)
         seconds += max((flops - linear_flops) / self.compute, kv_bytes / self.bandwidth)
         seconds += efficiency.step_seconds + efficiency.request_seconds * len(chunks)
-        if plan.copies or plan.moves:
-            block = (plan.pool.block_size if plan.pool else 0) * counts.kv_bytes_per_token
-            seconds += 2 * block * len(plan.copies) / self.bandwidth
-            seconds += block * len(plan.moves) / self.chip.host_bandwidth
         return Price(seconds, flops, linear_bytes + kv_bytes)
 
     def memory(self, utilization: float) -> Memory:
