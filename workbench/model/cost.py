@@ -39,8 +39,8 @@ class StepCost:
         self.kv_bytes_per_token = kv_bytes_per_token
         self.head_flops = 2 * config.hidden_size * config.vocab_size
         self.token_flops = config.flops_per_token(0) - self.head_flops
-        windows = [config.window(layer) for layer in range(config.num_layers)]
-        self.layers = [(window, windows.count(window)) for window in dict.fromkeys(windows)]
+        self.windows = [config.window(layer) for layer in range(config.num_layers)]
+        self.layers = [(window, self.windows.count(window)) for window in dict.fromkeys(self.windows)]
         """Each window and how many layers have it."""
         self.seen_flops = (config.flops_per_token(1) - config.flops_per_token(0)) // config.num_layers
 
