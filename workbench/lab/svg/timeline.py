@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ from workbench.lab.svg.cells import (
 
 MAX_LANES = 64
 _LEFT, _TOP, _BARS, _GAP = 112, 26, 44, 14
+_LEAST_WAIT = 2.0
+"""Pixels from which a wait between two steps is drawn: an engine at work has tiny gaps."""
 _MOST_TITLES = 1500
 """Cells up to which each says in words what it shows when pointed at; more would make the text too large."""
 
@@ -51,12 +54,16 @@ def render_step_timeline(
         canvas.text(_LEFT - 8, y + plan.lane_height / 2 + 4, plan.labels[name], plan.font, "end")
         canvas.close()
         begin = starts.get(name)
+        before = math.inf
         if begin and begin[0] < shown:
-            x = plan.at(begin[1]) if by_time else plan.columns[begin[0]][0]
-            canvas.solid(f"M{x - 4:.1f} {y + plan.lane_height / 2 - 3:.1f}l4 3l-4 3z")
+            before = plan.at(begin[1]) if by_time else plan.columns[begin[0]][0]
+            canvas.solid(f"M{before - 4:.1f} {y + plan.lane_height / 2 - 3:.1f}l4 3l-4 3z")
         for index, event in enumerate(row[:shown]):
             if event is not None:
                 left, right = plan.columns[index]
+                if by_time and left - before >= _LEAST_WAIT:  # it waits between the steps too
+                    draw_event(canvas, Event("waiting"), before, y + 2, left - before, plan.lane_height - 4)
+                before = right
                 step = traces[index].step
                 title = f"{name}, step {step}: {event.words}" if plan.titles else ""
                 canvas.open(title, request=name, step=step, kind=event.kind, tokens=event.num_tokens)
@@ -128,7 +135,14 @@ def _layout(traces: Sequence[StepTrace], by_time: bool, budget: int | None, slot
     bars_top = _TOP + lane_height * len(found) + _GAP
     legend_top = bars_top + _BARS + 8 + (20 if slots is not None else 0)
     width = _LEFT + plot + 16
-    legend = legend_rows(legend_entries(event for row in found.values() for event in row), width - 16)
+    drawn = [event for row in found.values() for event in row]
+    if by_time and any(
+        (traces[index].time - due) / (end - begin) * plot >= _LEAST_WAIT
+        for index, due in arrivals(traces).values()
+        if index < count
+    ):
+        drawn.append(Event("waiting"))
+    legend = legend_rows(legend_entries(drawn), width - 16)
     plan = _Layout(
         lanes=found,
         labels=labels(found, 14),
