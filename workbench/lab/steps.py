@@ -23,18 +23,23 @@ class Decodes(NamedTuple):
     time: Timing
 
 
-def prefill_step(lesson: Lesson, llm: LLM, num_tokens: int, repeats: int = 3) -> Timing:
-    """How long a step takes that computes a whole prompt of ``num_tokens`` random tokens, alone, and samples once.
+def prefill_step(lesson: Lesson, llm: LLM, num_tokens: int, repeats: int = 3, num_prompts: int = 1) -> Timing:
+    """How long a step takes that computes ``num_prompts`` whole prompts of ``num_tokens`` random tokens each, and
+    samples once for each.
 
     One more step than ``repeats`` is run; the first warms up.
     """
-    engine = lesson.engine(llm, max_num_batched_tokens=max(num_tokens, llm.config.max_num_batched_tokens))
+    total = num_prompts * num_tokens
+    engine = lesson.engine(llm, max_num_batched_tokens=max(total, llm.config.max_num_batched_tokens))
     seconds = []
     for repeat in range(repeats + 1):
-        engine.add_request(_prompt(llm, num_tokens, repeat), _answer(1))
+        for index in range(num_prompts):
+            engine.add_request(_prompt(llm, num_tokens, repeat * num_prompts + index), _answer(1))
         trace = engine.step()
         if engine.has_unfinished():
-            raise UsageError(f"a prompt of {num_tokens} tokens does not fit into one step of this engine: take fewer")
+            raise UsageError(
+                f"{num_prompts} × {num_tokens} prompt tokens do not fit into one step of this engine: take fewer"
+            )
         seconds.append(trace.duration)
     return Timing(tuple(seconds[1:]))
 
