@@ -13,11 +13,8 @@ from workbench.lab.exercises import nb03_cases as cases
 
 
 def share(needs: list[int], budget: int, limit: int, whole: bool) -> list[int]:
-    """How many tokens of the next step each request gets.
-
-    needs: tokens that each could use, in the order they are served. budget: most tokens of all together. limit: most
-    tokens of one request. whole: chunked prefill is off, and limit is then the budget.
-    """
+    """Tokens of the next step for each request. needs: what each could use, in the order they are served. budget: most
+    tokens of all together. limit: most of one request. whole: chunked prefill is off, and limit is then the budget."""
     # your turn: first come, first served; and what changes with whole?
     shares = [0] * len(needs)
     left = budget
@@ -32,11 +29,9 @@ def share(needs: list[int], budget: int, limit: int, whole: bool) -> list[int]:
 
 
 def idle_seat_seconds(steps: list[dict], seats: int) -> float:
-    """Seconds of idle seats, added up over all seats, from the start of the first step to the end of the last.
-
-    steps: at least one, in order, as in a recorded run: "time" (when it began) and "duration" in seconds, "scheduled"
-    (a list of those that computed) and "held" (a list of those that had their answer and kept their seat).
-    """
+    """Seconds of idle seats, over all seats, from the start of the first step to the end of the last. steps: as in a
+    recorded run, at least one: "time" when it began, "duration", the list "scheduled" of those that computed and the
+    list "held" of those that had their answer and kept their seat."""
     # your turn: all the seat-seconds that there were, less those in which a seat computed
     end = steps[-1]["time"] + steps[-1]["duration"]
     worked = sum(len(step["scheduled"]) * step["duration"] for step in steps)
