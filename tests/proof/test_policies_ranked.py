@@ -19,7 +19,7 @@ from workbench.measure.workload import Ask, Piece, Workload
 from workbench.simulate import FixedCost, simulated_engine
 
 SEATS, REQUESTS, LONG, EVERY = 8, 32, 192, 8
-ROUNDS = 2
+ROUNDS = 1
 
 
 def load(answers: list[int], seed: int = 0) -> Workload:
