@@ -181,7 +181,7 @@ def test_compare_gives_ratios_and_says_what_was_different(bench, capsys, tiny_wi
         (("sweep", "max_num_seqs=1,,2"), ["OPTION=A,B,C"]),
         (("sweep", "max_num_seqs=1,0"), ["max_num_seqs=0", "least is 1"]),
         (("sweep", "max_num_seqs=a"), ["max-num-seqs", "'a'"]),
-        (("sweep", "colour=red"), ["colour", "can be swept"]),
+        (("sweep", "colour=red"), ["colour is no option", "--help"]),
         (("sweep", "a=1", "b=1", "c=1"), ["3 options"]),
         (("sweep", "seed=1", "seed=2"), ["seed is swept twice"]),
         (("sweep", "seed=1", "--metrics", "beauty"), ["beauty", "output_throughput"]),

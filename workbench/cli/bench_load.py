@@ -162,7 +162,8 @@ def overlaid(args: argparse.Namespace, options: dict[str, str], command: str) ->
     except argparse.ArgumentError as error:
         raise UsageError(f"{command}: {error}") from None
     if unknown:
-        raise UsageError(f"{unknown[0].lstrip('-')!r} is no option of the engine or the workload to vary")
+        name = unknown[0].lstrip("-").split("=")[0]
+        raise UsageError(f"{command}: {name} is no option of the engine or the workload; --help lists them")
     return found
 
 
