@@ -75,7 +75,8 @@ class EngineMachine(RuleBasedStateMachine):
             try:
                 self.checked.add([draw.randrange(VOCAB_SIZE) for _ in range(length)], params, priority=priority)
             except QueueFull:
-                assert len(self.engine.scheduler.waiting) == config.max_num_queued_reqs
+                # Whoever was preempted waits again without being asked, so there may be more than the limit.
+                assert len(self.engine.scheduler.waiting) >= config.max_num_queued_reqs
                 SEEN["refusals"] += 1
 
     @rule(more=st.booleans())
