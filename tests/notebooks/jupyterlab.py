@@ -59,7 +59,8 @@ def serve(home: Path) -> Iterator[str]:
         server = subprocess.Popen(command, cwd=home / "notebooks", env=environment, stdout=file, stderr=file)
     try:
         _wait_for_port(port, server, log)
-        yield f"http://127.0.0.1:{port}/lab/tree/{{name}}?token={TOKEN}"
+        # Reset: otherwise the notebooks of earlier tests open again beside this one, and one takes the other's place.
+        yield f"http://127.0.0.1:{port}/lab/tree/{{name}}?reset&token={TOKEN}"
     finally:
         server.terminate()
         server.wait(timeout=30)
