@@ -74,22 +74,28 @@ class CheckedEngine:
     def step(self) -> StepTrace:
         unfinished = list(self.engine.requests)
         trace = self.engine.step()
+        self._check(trace, unfinished)
+        return trace
+
+    def _check(self, trace: StepTrace, unfinished: list[str]) -> None:
         self._check_shares(trace, unfinished)
         self._check_tokens(trace)
         self.check_state()
         self._check_blocks(trace)
-        return trace
 
     def failing_step(self, error: type[BaseException]) -> None:
         """A step whose runner raises ``error``: the engine must be able to go on from there."""
         self.failed = True
         self.executed = False
+        unfinished = list(self.engine.requests)
         try:
-            self.engine.step()
+            trace = self.engine.step()
         except error:
             self.check_state()
         else:
             require(not self.executed, "what the runner raises reaches the caller of step")
+            # A step that computes nothing may still tell of an end: a batch of which only ended members are left.
+            self._check(trace, unfinished)
         for request_id, request in self.engine.requests.items():
             # What the lost plan moved or copied is computed again.
             require(request.num_computed_tokens in (0, self.computed[request_id]), f"{request} goes on where it stood")
