@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -57,6 +58,16 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for line in lines:
         text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         terminalreporter.write_line(text.rstrip())
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random model without a tokenizer. Tests read it and write nothing into it."""
+    from tests.model.tiny import make_tiny
+
+    path = tmp_path_factory.mktemp("tiny")
+    make_tiny("smollm2", path, seed=2)
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -25,14 +25,6 @@ TEMPLATE = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% endfo
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model without a tokenizer."""
-    path = tmp_path_factory.mktemp("tiny")
-    make_tiny("smollm2", path, seed=2)
-    return path
-
-
-@pytest.fixture(scope="module")
 def worded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model with a byte-level tokenizer and a chat template; its random answers break inside characters."""
     from tokenizers import Tokenizer as Backend

@@ -8,17 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.model.tiny import make_tiny
 from tests.tiny_llm import open_llm, tokens
 from workbench import LLM, EngineConfig, SamplingParams
 from workbench.errors import UsageError, WorkbenchError
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tiny")
-    make_tiny("smollm2", path, seed=2)
-    return path
 
 
 def test_options_or_a_config_but_not_both(folder: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.model.tiny import make_tiny
 from tests.tiny_llm import assert_empty, open_llm
 from workbench import SamplingParams
 from workbench.engine.clock import VirtualClock
@@ -26,13 +25,6 @@ JOBS = [
 ]
 TIGHT = {"num_kv_blocks": 9, "max_num_batched_tokens": 32, "max_num_seqs": 4}
 """32 tokens for the longest prompt in one step; 9 blocks of 4 for it and little beside it."""
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tiny")
-    make_tiny("smollm2", path, seed=2)
-    return path
 
 
 @pytest.fixture(scope="module")

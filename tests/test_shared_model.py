@@ -6,18 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.model.tiny import make_tiny
 from tests.tiny_llm import GREEDY, PROMPTS, open_llm, tokens
 from workbench import LLM, Engine
 from workbench.errors import UsageError, WorkbenchError
 from workbench.model.kv_cache import KVCache
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tiny")
-    make_tiny("smollm2", path, seed=2)
-    return path
 
 
 @pytest.fixture

@@ -27,9 +27,24 @@ class CannotBuild(RuntimeError):
     """There is no compiler, or it refused; the message says which."""
 
 
-@functools.cache
 def library(name: str) -> ctypes.CDLL:
-    """The compiled ``kernels/cpu/<name>.cpp``. Raises CannotBuild with the reason, each time it is asked."""
+    """The compiled ``kernels/cpu/<name>.cpp``. Raises CannotBuild with the reason each time; it is tried only once."""
+    found = _library(name)
+    if isinstance(found, str):
+        raise CannotBuild(found)
+    return found
+
+
+@functools.cache
+def _library(name: str) -> ctypes.CDLL | str:
+    """The library, or why there is none."""
+    try:
+        return _build(name)
+    except CannotBuild as error:
+        return str(error)
+
+
+def _build(name: str) -> ctypes.CDLL:
     build = build_name()
     source = FOLDER / f"{name}.cpp"
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
@@ -77,7 +92,11 @@ def _compile(command: list[str], target: Path) -> None:
 
 def _home() -> Path:
     own = os.environ.get("WORKBENCH_HOME")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "workbench"
+    return (
+        Path(own).expanduser()
+        if own
+        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "workbench"
+    )
 
 
 @functools.cache

@@ -7,6 +7,7 @@ from random import Random
 
 import torch
 
+import kernels
 from workbench.attention.interface import AttentionBatch
 
 
@@ -58,6 +59,19 @@ class Case:
         cache = self.cache.clone()
         cache[~self.written] = value
         return cache
+
+    def attend(self, maker: str, cache: torch.Tensor | None = None, window: int | None = None) -> torch.Tensor:
+        """By one maker of the operation; ``cache`` and ``window`` stand for the case's own."""
+        return kernels.paged_attention(
+            self.q,
+            self.cache if cache is None else cache,
+            self.batch.block_tables,
+            self.batch.query_start,
+            self.batch.seq_lens,
+            scale=self.scale,
+            window=self.window if window is None else window,
+            maker=maker,
+        )
 
     def dense(self) -> torch.Tensor:
         """Query by query and head by head, in float64, from the keys and values themselves: no cache, no blocks."""

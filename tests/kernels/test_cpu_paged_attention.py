@@ -15,25 +15,15 @@ from tests.attention.paged_batches import Case, random_case
 @pytest.fixture(params=build.BUILDS, autouse=True)
 def one_build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("WORKBENCH_CPU_KERNELS", request.param)
-    for cached in (build.library, attention._function):
+    for cached in (build._library, attention._function):
         cached.cache_clear()
     yield
-    for cached in (build.library, attention._function):
+    for cached in (build._library, attention._function):
         cached.cache_clear()
 
 
 def attend(case: Case, cache: torch.Tensor) -> torch.Tensor:
-    batch = case.batch
-    return kernels.paged_attention(
-        case.q,
-        cache,
-        batch.block_tables,
-        batch.query_start,
-        batch.seq_lens,
-        scale=case.scale,
-        window=case.window,
-        maker="cpu",
-    )
+    return case.attend("cpu", cache)
 
 
 @pytest.mark.parametrize("block_size", [1, 16, 17, 256])

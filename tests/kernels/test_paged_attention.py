@@ -5,22 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-import kernels
 from tests.attention.paged_batches import HEADS, Case, random_case
 
 
 def attend(case: Case, cache: torch.Tensor, window: int | None = None) -> torch.Tensor:
-    batch = case.batch
-    return kernels.paged_attention(
-        case.q,
-        cache,
-        batch.block_tables,
-        batch.query_start,
-        batch.seq_lens,
-        scale=case.scale,
-        window=case.window if window is None else window,
-        maker="reference",
-    )
+    return case.attend("reference", cache, window)
 
 
 @pytest.mark.parametrize("block_size", [1, 16, 17])

@@ -262,7 +262,8 @@ def test_what_is_no_finite_number_is_refused_everywhere(value, tmp_path: Path, m
 
 
 def test_numbers_of_numpy_are_kept_as_plain_ones(tmp_path: Path, monkeypatch) -> None:
-    numpy = pytest.importorskip("numpy")
+    import numpy
+
     begun = begin(monkeypatch, tmp_path)
     assert type(begun.predict("a", numpy.int64(3))) is int
     measured = begun.measure("a", numpy.float32(1.5), roofline=numpy.int64(2))

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.lab.lessons import begin
-from tests.model.tiny import make_tiny
 from tests.tiny_llm import tokens
 from workbench.config import EngineConfig
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tiny")
-    make_tiny("smollm2", path, seed=2)
-    return path
 
 
 def test_weights_are_loaded_once(folder: Path, tmp_path: Path, monkeypatch) -> None:

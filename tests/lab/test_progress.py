@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.lab.files import write_atomically
+from workbench.files import write_atomically
 from workbench.lab.progress import SCHEMA_VERSION, Progress, open_progress
 
 ROOT = Path(__file__).parents[2]

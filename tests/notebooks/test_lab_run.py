@@ -165,7 +165,6 @@ def test_tags_for_nbval_mean_the_same_here(tmp_path: Path):
 def test_figures_are_drawn_to_nowhere_and_closed(
     tmp_path: Path, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
 ):
-    pytest.importorskip("matplotlib")
     monkeypatch.setenv("DISPLAY", ":0")  # where there is a screen, matplotlib complains that none is used
     sources = {
         "draw": "import matplotlib\nimport matplotlib.pyplot as plt\n\nplt.plot([1, 2])\nplt.show()",
@@ -211,7 +210,8 @@ def test_wrong_usage_is_told_in_one_line(arguments, message, capsys):
 
 
 def test_a_device_that_is_not_here_or_not_known_is_refused(monkeypatch, capsys):
-    torch = pytest.importorskip("torch")
+    import torch
+
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["00", "--device", "cuda"]) == 2
     monkeypatch.setenv("WORKBENCH_DEVICE", "tpu")

@@ -54,7 +54,8 @@ def test_a_cell_that_hangs_fails_at_the_notebooks_own_limit(tmp_path):
 
 
 def test_a_notebook_for_cuda_is_skipped_with_the_reason(tmp_path):
-    torch = pytest.importorskip("torch")
+    import torch
+
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
     status, output = run(tmp_path, "raise RuntimeError", device="cuda")

@@ -19,7 +19,8 @@ def attention_backend(name: str, heads: Heads) -> AttentionBackend:
     ``auto``: our own C++ kernel on a CPU where it can compute these heads and a compiler is there, else sdpa. Raises
     UsageError for a backend asked for by name that cannot serve them.
     """
-    reason = why_not(heads)
+    # Asking may compile the kernel, so it is asked only where the answer counts.
+    reason = why_not(heads) if name in ("auto", "cpu") else ""
     if name == "auto":
         return Sdpa() if reason else Cpu()
     if name == "cpu" and reason:

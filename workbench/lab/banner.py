@@ -21,7 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
 from workbench import doctor
-from workbench.lab.files import write_atomically
+from workbench.files import write_atomically
 from workbench.machine import free_memory
 from workbench.model.store import home
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from workbench.lab.files import write_atomically
+from workbench.files import write_atomically
 from workbench.model.store import home
 
 SCHEMA_VERSION = 1

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import workbench
 from workbench.errors import WorkbenchError
-from workbench.lab.files import write_atomically
+from workbench.files import write_atomically
 
 SCHEMA_VERSION = 1
 FOLDER = Path(workbench.__file__).resolve().parents[1] / "notebooks" / "recorded"

@@ -28,8 +28,8 @@ import nbformat
 from nbformat import NotebookNode
 
 from workbench.errors import UsageError, WorkbenchError
+from workbench.files import write_atomically
 from workbench.lab import cells
-from workbench.lab.files import write_atomically
 
 SHOWN = ("text/plain", "text/html", "text/markdown", "text/latex", "image/png", "image/svg+xml")
 """Kinds of output that a reader of the file sees without a kernel."""

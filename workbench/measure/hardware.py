@@ -7,8 +7,6 @@ what a process gets depends on threads, neighbours and cooling, and not only on 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 import torch
 
 from workbench.config import EngineConfig
+from workbench.files import write_atomically
 from workbench.llm import resolve_device
 from workbench.machine import cpu_name, free_memory, num_cpus, total_memory
 from workbench.measure.ceilings import MIB, SCHEMA_VERSION, Hardware, kept_file, key_start, read_kept, restored
@@ -154,11 +153,6 @@ def _write(file: Path, entries: dict[str, Any]) -> None:
     only the next measurement."""
     text = json.dumps({"schema_version": SCHEMA_VERSION, "measured": entries}, indent=2, ensure_ascii=False)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=file.parent, prefix=file.name, delete=False
-        ) as scratch:
-            scratch.write(text)
-        os.replace(scratch.name, file)
+        write_atomically(file, text)
     except OSError:
         return
