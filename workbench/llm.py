@@ -117,8 +117,9 @@ class LLM:
         )
         cache = KVCache(self.model_config, num_kv_blocks, config.block_size, dtype, device)
         clock = clock or WallClock()
-        weight_bytes = weights_read(self.model_config, samples=True) * dtype.itemsize
-        self.runner = ModelRunner(decoder, cache, StepCost(self.model_config, weight_bytes, kv_bytes), clock.now)
+        body, whole = (weights_read(self.model_config, samples) * dtype.itemsize for samples in (False, True))
+        cost = StepCost(self.model_config, whole, kv_bytes, head_bytes=whole - body)
+        self.runner = ModelRunner(decoder, cache, cost, clock.now)
         self.engine = self._open_engine(self.config, clock)
 
     def new_engine(self, **options: Any) -> Engine:

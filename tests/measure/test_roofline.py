@@ -135,9 +135,10 @@ def test_a_step_of_requests_alike() -> None:
 def test_a_trace_reports_the_same_counts() -> None:
     """Of the default model, whose head is tied: there no parameter is left unread when something is sampled."""
     weight_bytes, kv_bytes = DEFAULT.weight_bytes("float32"), DEFAULT.kv_bytes_per_token("float32")
-    flops, num_bytes = StepCost(DEFAULT, weight_bytes, kv_bytes).of(plan_of(DECODE))
-    work = work_of(DEFAULT, DECODE, "float32")
-    assert (flops, num_bytes) == (work.flops, work.weight_bytes + work.kv_bytes)
+    cost = StepCost(DEFAULT, weight_bytes, kv_bytes, head_bytes=4 * DEFAULT.vocab_size * DEFAULT.hidden_size)
+    for shares in (DECODE, [Share(0, 7, samples=False)]):
+        work = work_of(DEFAULT, shares, "float32")
+        assert cost.of(plan_of(shares)) == (work.flops, work.weight_bytes + work.kv_bytes)
 
 
 def test_dtypes_of_weights_and_of_keys_and_values_are_told_apart() -> None:

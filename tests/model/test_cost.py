@@ -26,9 +26,13 @@ def linear_flops(config: ModelConfig) -> int:
     return 2 * config.num_layers * (attention + mlp)
 
 
-def counted(config: ModelConfig, plan: StepPlan, weight_bytes: int, kv_bytes: int) -> tuple[int, int]:
+def counted(config: ModelConfig, plan: StepPlan, body_bytes: int, kv_bytes: int, head_bytes: int) -> tuple[int, int]:
     flops, layer_bytes = 0, kv_bytes // config.num_layers
-    num_bytes = weight_bytes
+    num_bytes = body_bytes
+    for item in plan.scheduled:
+        if item.samples:
+            num_bytes += head_bytes  # one reading serves all
+            break
     for item in plan.scheduled:
         flops += item.num_tokens * linear_flops(config)
         if item.samples:
@@ -70,7 +74,8 @@ def test_costs_equal_counting(window: int | None, sliding: tuple[bool, ...], see
     kv_bytes = config.kv_bytes_per_token("float32")
     assert kv_bytes == len(sliding) * 2 * config.num_kv_heads * config.head_dim * 4
     plan = random_plan(seed)
-    assert StepCost(config, 12345, kv_bytes).of(plan) == counted(config, plan, 12345, kv_bytes)
+    cost = StepCost(config, 12345, kv_bytes, head_bytes=2345)
+    assert cost.of(plan) == counted(config, plan, 10000, kv_bytes, 2345)
 
 
 def test_a_step_costs_its_weights_once_however_many_share_it() -> None:

@@ -32,10 +32,12 @@ class Share(NamedTuple):
 class StepCost:
     """Counts for one model and the bytes that one weight and one KV number take."""
 
-    def __init__(self, config: ModelConfig, weight_bytes: int, kv_bytes_per_token: int) -> None:
-        """``weight_bytes``: of all weights that a step reads; ``kv_bytes_per_token``: over all layers."""
+    def __init__(self, config: ModelConfig, weight_bytes: int, kv_bytes_per_token: int, head_bytes: int = 0) -> None:
+        """``weight_bytes``: of all weights that a step reads; ``head_bytes``: those of them that only a step reads
+        which samples; ``kv_bytes_per_token``: over all layers."""
         self.config = config
         self.weight_bytes = weight_bytes
+        self.head_bytes = head_bytes
         self.kv_bytes_per_token = kv_bytes_per_token
         self.head_flops = 2 * config.hidden_size * config.vocab_size
         self.token_flops = config.flops_per_token(0) - self.head_flops
@@ -45,8 +47,9 @@ class StepCost:
         self.seen_flops = (config.flops_per_token(1) - config.flops_per_token(0)) // config.num_layers
 
     def of(self, plan: StepPlan) -> tuple[int, int]:
-        """(FLOPs, bytes) of a step: `flops`, and the weights once with `kv_bytes`."""
-        return self.flops(plan.scheduled), self.weight_bytes + self.kv_bytes(plan.scheduled)
+        """(FLOPs, bytes) of a step: `flops`, and the weights once with `kv_bytes`. No sampled token, no head."""
+        unread = 0 if any(item.samples for item in plan.scheduled) else self.head_bytes
+        return self.flops(plan.scheduled), self.weight_bytes - unread + self.kv_bytes(plan.scheduled)
 
     def flops(self, chunks: Sequence[Chunk]) -> int:
         """2 for each weight a token meets, 4 · heads · head_dim for each token it sees in each layer; the head only
