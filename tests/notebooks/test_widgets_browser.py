@@ -115,18 +115,24 @@ def _slide(page: Any, cell: Any) -> None:
     """One step on and to the end with the keyboard: the picture changes, its place and size do not."""
     picture, readout = cell.locator("svg[role=img]"), cell.locator(".widget-readout")
     cell.scroll_into_view_if_needed()
-    first, box = picture.inner_html(), picture.bounding_box()
+    first, size = picture.inner_html(), _size(page, picture)
     cell.locator(".noUi-handle").focus()
     page.keyboard.press("ArrowRight")
     _until(page, lambda: readout.inner_text().strip() == "1" and picture.inner_html() != first)
     page.keyboard.press("End")
     last = cell.locator(".widget-label", has_text="of").first.inner_text()
     _until(page, lambda: f"of {readout.inner_text().strip()})" in last)
-    after = picture.bounding_box()
-    assert (after["width"], after["height"]) == (box["width"], box["height"])
+    assert _size(page, picture) == size
     for _ in range(6):
         page.keyboard.press("ArrowLeft")
     page.wait_for_timeout(300)
+
+
+def _size(page: Any, picture: Any) -> tuple[float, float]:
+    """Width and height. While one picture takes the place of another there is none for a moment."""
+    found: list[Any] = []
+    _until(page, lambda: found.append(picture.bounding_box()) or found[-1] is not None)
+    return found[-1]["width"], found[-1]["height"]
 
 
 def _play(page: Any, cell: Any) -> None:
