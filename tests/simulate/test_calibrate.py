@@ -40,6 +40,16 @@ def test_the_numbers_that_made_the_times_are_found() -> None:
     assert chip == calibrated(SHAPE, CHIPS["a100-80"], few)
 
 
+def test_a_chip_that_reads_and_computes_in_turn_is_told_from_one_that_does_both_at_once() -> None:
+    slow = TRUE.with_efficiency(overlap=0.25)
+    few = [one._replace(seconds=ChipCost(SHAPE, slow).step(one.shares).seconds) for one in steps(24, 0)]
+    assert calibrated(SHAPE, CHIPS["a100-80"], few).efficiency.overlap == pytest.approx(0.25, abs=0.1)
+    assert calibrated(SHAPE, CHIPS["a100-80"], steps(24, 0)).efficiency.overlap > 0.9
+    assert "0.75 * (the shorter ones)" in repr(ChipCost(SHAPE, slow)) and "shorter" not in repr(ChipCost(SHAPE, TRUE))
+    with pytest.raises(UsageError, match=r"overlap=1\.5 must be a share"):
+        TRUE.with_efficiency(overlap=1.5)
+
+
 def test_noise_is_not_taken_for_the_chip() -> None:
     chip = calibrated(SHAPE, CHIPS["a100-80"], steps(30, 2, noise=0.2))
     assert deviations(ChipCost(SHAPE, chip), steps(60, 3)).median < 0.1
@@ -59,7 +69,7 @@ def test_quantiles_are_errors_that_occurred() -> None:
 
 
 def test_too_few_steps_are_refused() -> None:
-    with pytest.raises(UsageError, match="3 measured steps are too few: give at least 4"):
-        calibrated(SHAPE, TRUE, steps(3, 0))
+    with pytest.raises(UsageError, match="4 measured steps are too few: give at least 5"):
+        calibrated(SHAPE, TRUE, steps(4, 0))
     with pytest.raises(UsageError, match="at least 1"):
         deviations(ChipCost(SHAPE, TRUE), [])

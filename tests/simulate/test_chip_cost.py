@@ -10,7 +10,7 @@ import pytest
 from workbench.engine.clock import VirtualClock
 from workbench.errors import UsageError, WorkbenchError
 from workbench.machine import cpu_name, num_cpus, total_memory
-from workbench.measure.ceilings import Hardware, key_start
+from workbench.measure.ceilings import SCHEMA_VERSION, Hardware, keep_efficiency, kept_cpu, key_start
 from workbench.model.config import ModelConfig
 from workbench.plan import Move, Scheduled, StepPlan
 from workbench.simulate.chip_cost import ChipCost
@@ -18,7 +18,16 @@ from workbench.simulate.chips import CHIPS, Chip, Efficiency, chip_named, this_c
 from workbench.simulate.models import model_shape
 from workbench.simulate.runner import CostModelRunner
 
-TOY = Chip("toy", 10**9, 1000.0, {"float32": 100_000.0}, 10.0, "made up", "float32", Efficiency(0.5, 0.1, 2.0, 0.25))
+TOY = Chip(
+    "toy",
+    10**9,
+    1000.0,
+    {"float32": 100_000.0},
+    10.0,
+    "made up",
+    "float32",
+    Efficiency(0.5, 0.1, step_seconds=2.0, request_seconds=0.25),
+)
 SHAPE = ModelConfig.from_dict({
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4, "intermediate_size": 8,
     "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 10,
@@ -146,7 +155,12 @@ def test_this_cpu_is_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path
         "cpu: another machine": asdict(replace(made, read_bandwidth=9e10, measured_at="2027-01-01T00:00:00")),
         f"{start}damaged": {"device": "cpu"},
     }
-    (tmp_path / "hardware.json").write_text(json.dumps({"schema_version": 1, "measured": entries}))
+    (tmp_path / "hardware.json").write_text(json.dumps({"schema_version": SCHEMA_VERSION, "measured": entries}))
     chip = this_cpu()
     assert (chip.bandwidth, chip.dtype, chip.rate("float32")) == (3e10, "float32", 1e11)
     assert ChipCost(model_shape("smollm2-135m"), chip).memory(0.9).pool <= 2 << 30
+    assert chip.efficiency.overlap == 1.0 and "calibrated" not in chip.source
+    found = Efficiency(0.9, 0.3, overlap=0.2, step_seconds=0.01, request_seconds=1e-3)
+    keep_efficiency(kept_cpu(), asdict(found))
+    assert this_cpu() == replace(chip, efficiency=found, source=this_cpu().source) and "calibrated" in this_cpu().source
+    assert kept_cpu().read_bandwidth == 3e10

@@ -21,6 +21,23 @@ class Point(NamedTuple):
     chunk: int = 0
 
 
+CALIBRATION = (
+    *(Point(batch, context) for batch, context in ((1, 32), (1, 512), (4, 512), (16, 32), (16, 128))),
+    *(Point(0, 0, chunk) for chunk in (16, 128, 512)),
+    Point(4, 256, 64),
+    Point(8, 128, 256),
+)
+"""Steps to take a cost model's numbers from: the corners of what `HELD_OUT` lies between, so that each shows."""
+_GRID = (
+    Point(1, 128),
+    *(Point(batch, context) for batch in (2, 4, 8) for context in (32, 128, 512) if batch * context <= 2048),
+    *(Point(0, 0, chunk) for chunk in (64, 256)),
+    *(Point(batch, context, chunk) for batch, context in ((2, 64), (4, 256), (8, 128)) for chunk in (16, 64, 256)),
+)
+HELD_OUT = tuple(point for point in _GRID if point not in CALIBRATION)
+"""Steps to judge it by: none of the others is among them."""
+
+
 class StepTime(NamedTuple):
     trace: StepTrace
     """One of the steps, ``duration`` being the median of all of them."""
@@ -33,6 +50,17 @@ def step_times(llm: LLM, points: Sequence[Point], repeats: int = 5) -> list[Step
     Raises UsageError for a point without work or one that the pool or the context does not hold.
     """
     return [_at(llm, point, repeats) for point in points]
+
+
+def time_steps(llm: LLM, repeats: int = 7) -> tuple[dict[Point, StepTrace], dict[Point, StepTrace]]:
+    """The steps of `CALIBRATION` and those of `HELD_OUT`: one to two minutes on a CPU. The LLM must be idle.
+
+    Raises UsageError if its pool or context does not hold them (1,024 blocks of 16 and 1,024 tokens do).
+    """
+    order = [*CALIBRATION, *HELD_OUT]
+    random.Random(0).shuffle(order)  # so that a spell of other work on the machine does not hit one kind of step
+    traces = {point: time.trace for point, time in zip(order, step_times(llm, order, repeats), strict=True)}
+    return {point: traces[point] for point in CALIBRATION}, {point: traces[point] for point in HELD_OUT}
 
 
 def _at(llm: LLM, point: Point, repeats: int) -> StepTime:

@@ -1,6 +1,6 @@
 """How far a chip's cost model is from steps that were measured, and the efficiencies that bring it nearest.
 
-chip = calibrated(model_config, this_cpu(), few)          # four numbers, found from a few steps
+chip = calibrated(model_config, this_cpu(), few)          # five numbers, found from a few steps
 deviations(ChipCost(model_config, chip), others)          # judged by steps that were not among them
 """
 
@@ -17,7 +17,7 @@ from workbench.model.cost import Share
 from workbench.simulate.chip_cost import ChipCost
 from workbench.simulate.chips import Chip
 
-FITTED = ("compute", "memory", "step_seconds", "request_seconds")
+FITTED = ("compute", "memory", "overlap", "step_seconds", "request_seconds")
 LEAST_FACTOR = 1.005
 """The search ends when no change by this factor helps."""
 
@@ -82,7 +82,8 @@ def calibrated(model_config: ModelConfig, chip: Chip, steps: Sequence[Observed],
         helped = False
         for name in FITTED:
             for change in (factor, 1 / factor):
-                other = best.with_efficiency(**{name: getattr(best.efficiency, name) * change})
+                tried = getattr(best.efficiency, name) * change
+                other = best.with_efficiency(**{name: min(tried, 1.0) if name == "overlap" else tried})
                 if (missed := miss(other)) < least:
                     best, least, helped = other, missed, True
                     break

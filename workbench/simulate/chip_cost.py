@@ -6,6 +6,8 @@
 
 C: peak × efficiency; B: bandwidth × efficiency. It is the roofline (Williams, Waterman and Patterson 2009) for the two
 kinds of kernels that follow each other in every layer: while one computes, the other does not read, so the two add up.
+A chip whose kernels read and compute one after the other in part (`Efficiency.overlap` below 1) pays so much of the
+shorter half too.
 Blocks copied within the pool are read and written at B; blocks that move to the host and back go through its link.
 
 Left out: norms and rotation, tiles that are not full, several chips. Quantized weights are taken to be read at their
@@ -85,8 +87,11 @@ class ChipCost:
         if chunks:
             linear_bytes += self.weight_bytes[sampled > 0]
         kv_bytes = counts.kv_bytes(chunks)
-        seconds = max(linear_flops / self.compute, linear_bytes / self.bandwidth)
-        seconds += max((flops - linear_flops) / self.compute, kv_bytes / self.bandwidth)
+        computing, reading = linear_flops / self.compute, linear_bytes / self.bandwidth
+        scoring, fetching = (flops - linear_flops) / self.compute, kv_bytes / self.bandwidth
+        seconds = max(computing, reading) + max(scoring, fetching)
+        if efficiency.overlap < 1:
+            seconds += (1 - efficiency.overlap) * (min(computing, reading) + min(scoring, fetching))
         seconds += efficiency.step_seconds + efficiency.request_seconds * len(chunks)
         return Price(seconds, flops, linear_bytes + kv_bytes)
 
@@ -104,10 +109,12 @@ class ChipCost:
         return Memory(self.counts.kv_bytes_per_token, room, pool)
 
     def describe(self) -> dict[str, Any]:
+        efficiency = self.chip.efficiency
         return {
             "kind": "chip",
             "formula": "max(linear FLOPs / C, (weights + activations) / B) + max(attention FLOPs / C, KV / B) "
-            "+ step_seconds + request_seconds * requests",
+            + ("" if efficiency.overlap == 1 else f"+ {1 - efficiency.overlap:.2g} * (the shorter ones) ")
+            + "+ step_seconds + request_seconds * requests",
             "C": self.compute,
             "B": self.bandwidth,
             "model": self.model_config.architecture,
@@ -117,8 +124,9 @@ class ChipCost:
             "compute_dtype": self.compute_dtype,
             "weight_bytes_read": self.weight_bytes[True],
             "kv_bytes_per_token": self.counts.kv_bytes_per_token,
-            "step_seconds": self.chip.efficiency.step_seconds,
-            "request_seconds": self.chip.efficiency.request_seconds,
+            "overlap": efficiency.overlap,
+            "step_seconds": efficiency.step_seconds,
+            "request_seconds": efficiency.request_seconds,
         }
 
     def __repr__(self) -> str:

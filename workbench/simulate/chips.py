@@ -15,7 +15,7 @@ Nobody reaches a data sheet's rates. What is assumed instead, for all GPUs alike
 - 1 ms for a step (scheduling, preparing, launching a captured step, sampling) and 5 µs for each request in it.
 
 ``this-cpu`` is this machine: ceilings that `workbench info hardware` measured, efficiencies of a calibration if there
-was one (`workbench.simulate.calibrate`).
+was one (``workbench bench steps --keep``).
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from workbench.errors import UsageError, WorkbenchError
-from workbench.measure.ceilings import kept_cpu
+from workbench.measure.ceilings import Hardware, kept_cpu
 
-THIS_CPU = "this-cpu"
+THIS_CPU, THIS_GPU = "this-cpu", "this-gpu"
+PCIE_4 = 32e9
+"""Bytes per second one way through PCIe 4.0 ×16."""
 GIB = 1024**3
 
 
@@ -40,6 +42,9 @@ class Efficiency:
     """Share of the peak that matrix products and attention reach."""
     memory: float = 0.80
     """Share of the bandwidth."""
+    overlap: float = 1.0
+    """Share of the shorter of reading and computing that goes on beside the longer: 1 is the roofline, with 0 a kernel
+    first reads and then computes."""
     step_seconds: float = 1e-3
     """Of every step, however little is in it."""
     request_seconds: float = 5e-6
@@ -50,6 +55,8 @@ class Efficiency:
             value = getattr(self, name)
             if not (value > 0 and math.isfinite(value)):
                 raise UsageError(f"{name} efficiency {value} must be a finite number above 0")
+        if not 0 <= self.overlap <= 1:
+            raise UsageError(f"overlap={self.overlap} must be a share: at least 0, at most 1")
         for name in ("step_seconds", "request_seconds"):
             value = getattr(self, name)
             if not (value >= 0 and math.isfinite(value)):
@@ -128,14 +135,23 @@ def this_cpu() -> Chip:
     found = kept_cpu()
     if found is None:
         raise WorkbenchError("this-cpu was not measured yet: run `WORKBENCH_DEVICE=cpu workbench info hardware`")
+    return measured_chip(found)
+
+
+def measured_chip(found: Hardware) -> Chip:
+    """A device by its measured ceilings, and by the efficiencies of its calibration if there was one."""
+    on_cpu = found.device == "cpu"
+    told = f"measured ceilings of {found.name}, {found.threads} threads, {found.measured_at}"
+    # Measured ceilings are what was reached; a step in Python costs more than one captured on a GPU.
+    assumed = Efficiency(compute=1.0, memory=1.0, step_seconds=2e-3, request_seconds=1e-4)
     return Chip(
-        THIS_CPU,
+        THIS_CPU if on_cpu else THIS_GPU,
         found.memory_bytes,
         found.read_bandwidth,
         dict(found.matmul_flops),
-        found.read_bandwidth / 2,  # the host's memory is the same memory: what is moved is read and written
-        f"measured ceilings of {found.name}, {found.threads} threads, {found.measured_at}",
-        "float32",
-        # Measured ceilings are what was reached; a step in Python costs more than one captured on a GPU.
-        Efficiency(compute=1.0, memory=1.0, step_seconds=2e-3, request_seconds=1e-4),
+        # A CPU's host has the same memory: what is moved is read and written. A GPU's link was not measured.
+        found.read_bandwidth / 2 if on_cpu else PCIE_4,
+        told if found.efficiency is None else f"{told}, calibrated",
+        "float32" if on_cpu else "bfloat16",
+        assumed if found.efficiency is None else Efficiency(**found.efficiency),
     )
