@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import torch
 from workbench.attention.registry import BACKENDS
 from workbench.cli import main
 from workbench.errors import UsageError
+from workbench.machine import busy_seconds
 from workbench.measure import hardware as module
 from workbench.measure.hardware import Hardware, hardware, matmul_flops, measure, read_bandwidth
 from workbench.measure.timing import Comparison, Timing
@@ -103,6 +106,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Hardware]:
         return done[-1]
 
     monkeypatch.setattr(module, "measure", measure)
+    monkeypatch.setattr(module, "_measured_here", set())
     monkeypatch.setenv("WORKBENCH_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("WORKBENCH_DEVICE", raising=False)
     return done
@@ -116,6 +120,49 @@ def test_it_is_measured_once_and_then_kept(measured: list[Hardware], tmp_path: P
     assert hardware("cpu") == hardware("cpu") == measured[0] and len(measured) == 1
     assert [path.name for path in kept_file(tmp_path).parent.iterdir()] == ["hardware.json"], "nothing half-written"
     assert hardware("cpu", refresh=True) == measured[1] == hardware("cpu") and len(measured) == 2
+
+
+@pytest.mark.parametrize(("later", "expected"), [(0.05, (1e10, 0.05)), (0.6, (3e10, 0.4))], ids=["quiet", "busy"])
+def test_what_a_busy_machine_gave_is_measured_again_once_in_each_process(
+    measured: list[Hardware],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    later: float,
+    expected: tuple[float, float],
+) -> None:
+    found = iter([replace(MADE, read_bandwidth=3e10, others=0.4), replace(MADE, read_bandwidth=1e10, others=later)])
+    monkeypatch.setattr(module, "measure", lambda device: next(found))
+    first = hardware("cpu")
+    assert hardware("cpu") == first and "40% of the processors" in first.note, "once is enough for this process"
+    monkeypatch.setattr(module, "_measured_here", set())
+    second = hardware("cpu")
+    # A quiet measurement stands for itself; of two busy ones the higher rates count.
+    assert (second.read_bandwidth, second.others) == expected and hardware("cpu") == second
+    assert second.matmul_flops == MADE.matmul_flops and (second.note == "") == (later < 0.1)
+
+
+@pytest.mark.parametrize(("busy", "others"), [((10.0, 10.5), 0.0), ((10.0, 13.5), 0.75), ((None, None), 0.0)])
+def test_the_share_of_other_programs_is_what_this_one_did_not_take(
+    monkeypatch: pytest.MonkeyPatch, busy: tuple[float | None, ...], others: float
+) -> None:
+    ticks, own, worked = iter([100.0, 102.0]), iter([7.0, 7.5]), iter(busy)
+    monkeypatch.setattr(module, "read_bandwidth", lambda device: 1e10)
+    monkeypatch.setattr(module, "matmul_flops", lambda device: {"float32": 1e11})
+    monkeypatch.setattr(module, "num_cpus", lambda: 2)
+    monkeypatch.setattr(module, "busy_seconds", lambda: next(worked))
+    monkeypatch.setattr(
+        module, "time", SimpleNamespace(perf_counter=lambda: next(ticks), process_time=lambda: next(own))
+    )
+    assert measure(CPU).others == others
+
+
+def test_the_system_counts_the_work_of_this_process() -> None:
+    before, own = busy_seconds(), time.process_time()
+    if before is None:
+        pytest.skip("this system does not tell how long its processors worked")
+    while time.process_time() - own < 0.3:
+        pass
+    assert busy_seconds() - before > 0.2
 
 
 @pytest.mark.parametrize(

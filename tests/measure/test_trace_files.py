@@ -110,7 +110,7 @@ def test_files_that_are_no_trace(tmp_path):
     cut.write_bytes(gzip.compress(AZURE.read_bytes())[:-12])
     with pytest.raises(WorkbenchError, match=r"cut\.gz is damaged"):
         read_trace(cut)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
         read_trace(tmp_path / "absent")
 
 

@@ -26,7 +26,13 @@ def hardware(args: argparse.Namespace) -> None:
         ("reads", f"{found.read_bandwidth / 1e9:.1f} GB/s"),
         *((f"multiplies {dtype}", f"{rate / 1e9:,.1f} GFLOP/s") for dtype, rate in found.matmul_flops.items()),
     ]
-    print(Table(("what", "value"), rows, f"Measured {found.measured_at}, torch {found.provenance['torch']}."))
+    print(
+        Table(
+            ("what", "value"),
+            rows,
+            f"Measured {found.measured_at}, torch {found.provenance['torch']}. {found.note}".strip(),
+        )
+    )
 
 
 def attention(args: argparse.Namespace) -> None:

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.errors import UsageError
+from workbench.files import write_atomically
 from workbench.machine import cpu_name, num_cpus, total_memory
 from workbench.model.store import home
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+BUSY = 0.1
+"""Share of the processors from which on other programs make a measurement doubtful."""
 MIB = 1024**2
 
 
@@ -36,6 +40,22 @@ class Hardware:
     measured_at: str
     """Date and time, ISO 8601."""
     provenance: dict[str, Any]
+    others: float = 0.0
+    """The share of this process's CPUs that other programs took meanwhile."""
+    efficiency: dict[str, float] | None = None
+    """What a calibration found (`workbench.simulate.validate`): the names are those of `simulate.chips.Efficiency`."""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether other programs slowed the measurement down, so that the ceilings are too low."""
+        return self.others > BUSY
+
+    @property
+    def note(self) -> str:
+        """What must be said beside the numbers; empty if nothing."""
+        if not self.doubtful:
+            return ""
+        return f"Other programs took {self.others:.0%} of the processors meanwhile: the rates may be too low."
 
 
 def kept_file() -> Path:
@@ -64,11 +84,30 @@ def read_kept(file: Path) -> dict[str, Any]:
     return entries if isinstance(entries, dict) else {}
 
 
+def write_kept(file: Path, entries: dict[str, Any]) -> None:
+    """In one go, so that who reads meanwhile sees the old file or the new one. Raises OSError."""
+    text = json.dumps({"schema_version": SCHEMA_VERSION, "measured": entries}, indent=2, ensure_ascii=False)
+    write_atomically(file, text)
+
+
+def keep_efficiency(measured: Hardware, efficiency: dict[str, float]) -> None:
+    """Beside the ceilings that it belongs to; measured again, they lose it. Raises UsageError if they are not kept."""
+    file = kept_file()
+    entries = read_kept(file)
+    keys = [key for key, entry in entries.items() if restored(entry) == measured]
+    if not keys:
+        raise UsageError("these ceilings are not the ones that are kept: run `workbench info hardware` first")
+    for key in keys:
+        entries[key]["efficiency"] = efficiency
+    write_kept(file, entries)
+
+
 def restored(entry: Any) -> Hardware | None:
     """An entry of the file as it was kept; None for one that is damaged."""
     try:
         found = Hardware(**entry)
         rates = [found.read_bandwidth, *found.matmul_flops.values()]
+        found.note  # noqa: B018  a share that is none raises
     except (TypeError, AttributeError):
         return None
     good = len(rates) > 1 and all(isinstance(rate, float) and 0 < rate < math.inf for rate in rates)

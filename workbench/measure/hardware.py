@@ -6,19 +6,18 @@ what a process gets depends on threads, neighbours and cooling, and not only on 
 
 from __future__ import annotations
 
-import json
+import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from workbench.config import EngineConfig
-from workbench.files import write_atomically
 from workbench.llm import resolve_device
-from workbench.machine import cpu_name, free_memory, num_cpus, total_memory
-from workbench.measure.ceilings import MIB, SCHEMA_VERSION, Hardware, kept_file, key_start, read_kept, restored
+from workbench.machine import busy_seconds, cpu_name, free_memory, num_cpus, total_memory
+from workbench.measure.ceilings import MIB, Hardware, kept_file, key_start, read_kept, restored, write_kept
 from workbench.measure.provenance import provenance
 from workbench.measure.timing import compare, time_call
 
@@ -35,22 +34,47 @@ def hardware(device: str = "auto", refresh: bool = False) -> Hardware:
     """This machine's ceilings, measured on first use (a few seconds) and kept in ``WORKBENCH_HOME/hardware.json``.
 
     ``device``: ``auto`` is what `LLM` would take. Kept for each device, number of threads and version of torch; what
-    another machine left there is not used, and a damaged file is measured anew. ``refresh`` measures again. Raises
-    UsageError for a device that is not known or not there.
+    another machine left there is not used, and a damaged file is measured anew. So is, once in each process, what was
+    measured while other programs ran; the higher rates count then. ``refresh`` measures again and forgets the old
+    rates. Raises UsageError for a device that is not known or not there.
     """
     config = EngineConfig() if device == "auto" else EngineConfig(device=device)
     chosen = resolve_device(config.device)
     file, key = kept_file(), _key(chosen)
     kept = read_kept(file)
-    if not refresh and (found := restored(kept.get(key))) is not None:
+    found = None if refresh else restored(kept.get(key))
+    if found is not None and (not found.doubtful or (file, key) in _measured_here):
         return found
     measured = measure(chosen)
+    if found is not None and measured.doubtful:
+        measured = _better(measured, found)
+    _measured_here.add((file, key))
     _write(file, kept | {key: asdict(measured)})
     return measured
 
 
+_measured_here: set[tuple[Path, str]] = set()
+"""What this process has measured and kept: on a machine that is never quiet, once is enough."""
+
+
+def _better(one: Hardware, other: Hardware) -> Hardware:
+    """The higher rate of each kind: no program makes a machine faster than it is."""
+    rates = {name: max(rate, other.matmul_flops.get(name, rate)) for name, rate in one.matmul_flops.items()}
+    return replace(
+        one,
+        read_bandwidth=max(one.read_bandwidth, other.read_bandwidth),
+        matmul_flops=rates,
+        others=min(one.others, other.others),
+    )
+
+
 def measure(device: torch.device) -> Hardware:
     """Measures now, whatever is kept."""
+    began, mine, busy = time.perf_counter(), time.process_time(), busy_seconds()
+    bandwidth, rates = read_bandwidth(device), matmul_flops(device)
+    wall, mine, busy_after = time.perf_counter() - began, time.process_time() - mine, busy_seconds()
+    known = device.type == "cpu" and busy is not None and busy_after is not None
+    others = (busy_after - busy - mine) / (wall * num_cpus()) if known else 0.0
     gpu = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
     origin = provenance(device)
     return Hardware(
@@ -59,11 +83,12 @@ def measure(device: torch.device) -> Hardware:
         capability=f"{gpu.major}.{gpu.minor}" if gpu else str(torch.backends.cpu.get_cpu_capability()),
         memory_bytes=gpu.total_memory if gpu else total_memory(),
         sms=gpu.multi_processor_count if gpu else None,
-        read_bandwidth=read_bandwidth(device),
-        matmul_flops=matmul_flops(device),
+        read_bandwidth=bandwidth,
+        matmul_flops=rates,
         threads=torch.get_num_threads(),
         measured_at=origin["date"],
         provenance=origin,
+        others=round(max(0.0, others), 3),
     )
 
 
@@ -149,10 +174,8 @@ def _key(device: torch.device) -> str:
 
 
 def _write(file: Path, entries: dict[str, Any]) -> None:
-    """In one go, so that who reads meanwhile sees the old file or the new one. A folder that is not ours to write costs
-    only the next measurement."""
-    text = json.dumps({"schema_version": SCHEMA_VERSION, "measured": entries}, indent=2, ensure_ascii=False)
+    """A folder that is not ours to write costs only the next measurement."""
     try:
-        write_atomically(file, text)
+        write_kept(file, entries)
     except OSError:
         return

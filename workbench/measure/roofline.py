@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from workbench.checks import as_whole, shown
 from workbench.errors import UsageError
 from workbench.measure.ceilings import Hardware
 from workbench.model.bits import bits_of
@@ -77,10 +78,12 @@ def step_work(
     tokens: ``num_tokens=1, context=500, num_requests=8``. A whole prompt of 500: ``num_tokens=500, context=500``. For a
     step that mixes them, and for dtypes, see `work_of`. Raises UsageError for counts that do not fit each other.
     """
-    if num_tokens < 1 or num_requests < 1 or context < num_tokens:
+    counts = [as_whole(count) for count in (num_tokens, context, num_requests)]
+    if None in counts or num_tokens < 1 or num_requests < 1 or context < num_tokens:
+        given = f"num_tokens={shown(num_tokens)}, context={shown(context)}, num_requests={shown(num_requests)}"
         raise UsageError(
-            f"num_tokens={num_tokens}, context={context}, num_requests={num_requests}: each is at least 1, and context "
-            "counts the new tokens too, so it is at least num_tokens"
+            f"{given}: each is a whole number of at least 1, and context counts the new tokens too, so it is at least "
+            "num_tokens"
         )
     return work_of(model_config, [Share(context - num_tokens, num_tokens)] * num_requests, dtype, kv_dtype)
 

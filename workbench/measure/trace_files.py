@@ -51,7 +51,7 @@ class TraceFile(NamedTuple):
 def read_trace(path: str | Path, limit: int | None = None) -> TraceFile:
     """The first ``limit`` answered requests of a trace, or all.
 
-    Raises UsageError that names file and line for a row that makes no sense, OSError where there is no file.
+    Raises UsageError that names file and line for a row that makes no sense, or a file that cannot be opened.
     """
     path = Path(path)
     rows: list[Row] = []
@@ -71,7 +71,13 @@ def read_trace(path: str | Path, limit: int | None = None) -> TraceFile:
                 rows.append(row)
                 if len(rows) == limit:
                     break
-    except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError, csv.Error) as error:
+    except gzip.BadGzipFile as error:  # an OSError too
+        raise WorkbenchError(f"{path} is damaged ({error}): bring it again") from None
+    except OSError as error:
+        raise UsageError(
+            f"the trace {str(path)!r} cannot be read: {error.strerror or error}; name a file that is there"
+        ) from None
+    except (EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise WorkbenchError(f"{path} is damaged ({error}): bring it again") from None
     if not rows:
         raise UsageError(f"{path} holds no answered request: give another trace")
