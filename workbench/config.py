@@ -231,7 +231,8 @@ def _checked(config: EngineConfig, name: str, value: Any, meta: Any, type_: str)
         raise UsageError(f"{told} must be a finite number")
     choices, unbuilt = meta.get("choices"), meta.get("unbuilt", ())
     if choices and value not in choices:
-        raise UsageError(f"{told} is not known; choose from {', '.join(choices)}")
+        origin = f" ({meta['env']} says so)" if "env" in meta and os.environ.get(meta["env"]) == value else ""
+        raise UsageError(f"{told} is not known{origin}; choose from {', '.join(choices)}")
     if value == "":
         origin = f" ({meta['env']} sets the default)" if "env" in meta else ""
         raise UsageError(f"{told} is empty: give {meta['help'].split('; default')[0]}{origin}")

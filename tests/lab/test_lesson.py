@@ -45,6 +45,8 @@ def test_the_banner_says_what_this_is(tmp_path: Path, monkeypatch, capsys) -> No
 
 
 def test_a_notebook_that_is_not_in_the_course_is_refused(tmp_path: Path, monkeypatch) -> None:
+    with pytest.raises(UsageError, match=r"there is no notebook \['01'\]; the course has 00"):
+        begin(monkeypatch, tmp_path, ["01"])
     with pytest.raises(UsageError, match=r"there is no notebook '18'; the course has 00, 01, .*, 17$"):
         begin(monkeypatch, tmp_path, "18")
 
@@ -61,7 +63,10 @@ def test_chance_is_seeded(tmp_path: Path, monkeypatch) -> None:
     ("variables", "message"),
     [
         ({"tier": "huge"}, "WORKBENCH_TIER='huge' is no tier: choose from tiny, cpu, gpu"),
-        ({"WORKBENCH_DEVICE": "tpu"}, "device='tpu' is not known; choose from auto, cpu, cuda"),
+        (
+            {"WORKBENCH_DEVICE": "tpu"},
+            "device='tpu' is not known .WORKBENCH_DEVICE says so.; choose from auto, cpu, cuda",
+        ),
         ({"WORKBENCH_TURN_OFF": "max_num_seqs"}, "is no JSON"),
         ({"WORKBENCH_TURN_OFF": "[1]"}, "must be a JSON object of engine options"),
         ({"WORKBENCH_TURN_OFF": '{"max_num_seq": 1}'}, "unknown engine option 'max_num_seq'; did you mean"),
@@ -402,8 +407,13 @@ def test_must_trip_lets_nothing_else_pass(tmp_path: Path, monkeypatch, body, rai
     with pytest.raises(raised, match=message), begun.must_trip(ValueError, "leaked"):
         if body is not None:
             raise body
-    with pytest.raises(UsageError, match="must_trip needs words"), begun.must_trip(ValueError, ""):
-        pass
+    for kind, words, refusal in (
+        (ValueError, "", "must_trip needs words"),
+        (ValueError, 3, "must_trip needs words"),
+        ("ValueError", "leaked", "needs a class of errors, not 'ValueError'"),
+    ):
+        with pytest.raises(UsageError, match=refusal), begun.must_trip(kind, words):
+            pass
 
 
 def test_measured_is_plain_data() -> None:

@@ -19,6 +19,8 @@ NOT_IN_00 = {
     "scoreboard": "nothing has been measured yet that a later notebook improves",
 }
 """What the orientation notebook does without, and why."""
+_FOLDED = re.compile(r"<details>\s*<summary>Answers</summary>\n\n(.*?)\n\n</details>", re.DOTALL)
+_NUMBERED = re.compile(r"^(\d+)\. ", re.MULTILINE)
 TIME_WORDS = frozenset(
     {"time", "times", "timing", "timings", "second", "seconds", "duration", "durations", "elapsed", "latency", "ttft",
      "itl", "tpot", "e2e", "e2el", "throughput", "bandwidth"}
@@ -48,7 +50,26 @@ def anatomy(notebook: NotebookFile) -> list[str]:
                 found.append(f"{cell.id}: tagged predict and not followed by lesson.predict")
     for cell in notebook.code:
         found += [f"{cell.id}: {what}" for what in _of_code(cell)]
+    for cell in notebook.cells:
+        if "recall" in cell.tags:
+            found += _of_recall(cell)
     return found
+
+
+def without_answers(markdown: str) -> str:
+    """The text of a cell without what it folds away."""
+    return _FOLDED.sub("", markdown)
+
+
+def _of_recall(cell: NotebookCell) -> Iterator[str]:
+    """Each question has its answer, folded away below them all."""
+    questions = _NUMBERED.findall(without_answers(cell.source))
+    answers = [number for folded in _FOLDED.findall(cell.source) for number in _NUMBERED.findall(folded)]
+    if not questions:
+        yield f"{cell.id}: tagged recall and asks nothing"
+    if questions != answers:
+        asked, answered = ", ".join(questions), ", ".join(answers)
+        yield f"{cell.id}: the questions are {asked} and the answers folded below them {answered}"
 
 
 def _of_code(cell: NotebookCell) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from tests.notebooks.anatomy import NOT_IN_00, anatomy, required
+from tests.notebooks.anatomy import NOT_IN_00, anatomy, required, without_answers
 from workbench.lab.cells import MACHINE_PATH, UNSTABLE, NotebookCell, joined, magic, parse
 from workbench.lab.write import ADDRESS, WIDGET
 
@@ -108,7 +108,7 @@ def _resolves(link: str, folder: Path) -> bool:
 def _limits(cells: tuple[NotebookCell, ...]) -> list[str]:
     lines = sorted(len(cell.source.splitlines()) for cell in cells if cell.kind == "code")
     prose = [cell.source for cell in cells if cell.kind == "markdown"]
-    words = sum(1 for text in prose for word in text.split() if re.search(r"\w", word))
+    words = sum(1 for text in prose for word in without_answers(text).split() if re.search(r"\w", word))
     counts = [("cells", len(cells), CELLS), ("words", words, WORDS)]
     found = [f"{count} {what}, not {low} to {high}" for what, count, (low, high) in counts if not low <= count <= high]
     if not lines or lines[len(lines) // 2] > MEDIAN_LINES:
@@ -212,7 +212,7 @@ LESSON = {
     "exercise": 'lesson.exercise("x")',
     "loses": "lost = 1",
     "break-it": 'with lesson.must_trip(AssertionError, "counts"):\n    pool.check()',
-    "recall": "1. Why?",
+    "recall": "1. Why?\n2. How?\n\n<details><summary>Answers</summary>\n\n1. So.\n2. Thus.\n\n</details>",
     "claims": 'lesson.claims({"B1": ("confirmed here", "measure")})',
     "scoreboard": 'lesson.scoreboard(**{"TTFT ms": 1})',
 }
@@ -261,6 +261,8 @@ def test_each_missing_part_is_found(tag):
         ("walk", "lesson.claims({})", "is not tagged claims"),
         ("claims", "'claims'", "does not call lesson.claims"),
         ("scoreboard", "print(1)", "does not call lesson.scoreboard"),
+        ("recall", "1. Why?", "the questions are 1 and the answers folded below them "),
+        ("recall", "Why?", "recall: tagged recall and asks nothing"),
     ],
 )  # fmt: skip
 def test_each_part_that_does_not_do_what_it_says_is_found(cell, source, expected):
@@ -299,6 +301,10 @@ def test_an_assert_on_an_absolute_time_is_found(line):
 )
 def test_an_assert_on_an_order_a_ratio_or_a_count_is_in_order(line):
     assert lesson(measure=line) == []
+
+
+def test_answers_are_no_reading():
+    assert without_answers("1. a b\n\n" + LESSON["recall"].split("\n\n", 1)[1]).split() == ["1.", "a", "b"]
 
 
 def test_what_00_does_without_is_part_of_every_other_notebook():

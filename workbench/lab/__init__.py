@@ -17,7 +17,7 @@ _NAMES = {
     "workbench.lab.plots": ("line_plot",),
     "workbench.lab.shown": ("drive", "show"),
     "workbench.lab.snapshot": ("PoolSnapshot", "Watch"),
-    "workbench.lab.steps": ("decode_steps", "operations_in_a_decode_step", "prefill_step"),
+    "workbench.lab.steps": ("decode_in_turn", "decode_steps", "operations_in_a_decode_step", "prefill_step"),
     "workbench.lab.svg": (
         "block_table_frames",
         "render_block_table",

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from pprint import pformat
 from typing import Any, NamedTuple, Protocol
 
 from workbench.errors import UsageError
@@ -82,16 +83,18 @@ class Used:
 class Spec:
     """What to write: a statement, the signature, and calls that can be checked by hand."""
 
+    title: str
+    """With its difficulty and its minutes."""
     statement: str
     signature: str
     examples: str
     """Python source: asserts that hold once the function is written."""
 
     def __repr__(self) -> str:
-        return f"{self.statement}\n\n{self.signature}\n\n{self.examples}"
+        return f"{self.title}\n\n{self.statement}\n\n{self.signature}\n\n{self.examples}"
 
     def _repr_markdown_(self) -> str:
-        return f"{self.statement}\n\n```python\n{self.signature}\n\n{self.examples}\n```"
+        return f"**{self.title}**\n\n{self.statement}\n\n```python\n{self.signature}\n\n{self.examples}\n```"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +127,12 @@ class Exercise:
     progress: Progress | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
-        stars = "●" * self.difficulty + "○" * (3 - self.difficulty)
-        return f"{self.id}: {self.title} ({stars}, {self.minutes} minutes)"
+        return f"{self.id}: {self.title} ({self.level})"
+
+    @property
+    def level(self) -> str:
+        """Difficulty of three, and minutes."""
+        return f"difficulty {'●' * self.difficulty}{'○' * (3 - self.difficulty)}, {self.minutes} minutes"
 
     def kept_in(self, progress: Progress) -> Exercise:
         """The same exercise, whose states are recorded in ``progress``."""
@@ -140,10 +147,13 @@ class Exercise:
 
     @property
     def spec(self) -> Spec:
-        definition = source.source_of(self.function).split('"""')[0].strip().removesuffix(":")
-        given = [f"{name} = {value!r}" for name, value in self.given.items()]
+        title = f"{self.title} ({self.level})"
+        signature = source.signature(source.source_of(self.function))
+        given = [
+            f"{name} = {pformat(value, width=source.WIDTH, sort_dicts=False)}" for name, value in self.given.items()
+        ]
         asserts = [example.as_assert(self.name, self.given) for example in self.examples]
-        return Spec(self.statement, definition, "\n".join([*given, *asserts]))
+        return Spec(title, self.statement, signature, "\n".join([*given, *asserts]))
 
     @property
     def skeleton(self) -> str:

@@ -11,6 +11,7 @@ The skeleton has one line in that place that raises NotImplementedError; the sol
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import textwrap
@@ -18,6 +19,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NamedTuple
 
+WIDTH = 88
+"""Letters that fit into a line of code beside a notebook's margin; JupyterLab breaks a longer one within a word."""
 _BEGIN = re.compile(r"^(\s*)# your turn:\s*(.*)$")
 _END = re.compile(r"^\s*# end\s*$")
 
@@ -47,6 +50,19 @@ class Text(str):
 def source_of(function: Callable[..., Any]) -> str:
     """The source of a function with its markers, dedented, with one newline at the end."""
     return textwrap.dedent(inspect.getsource(function)).rstrip() + "\n"
+
+
+def signature(source: str) -> str:
+    """The first line of a function, without its colon; one parameter to a line where one line is too wide to show."""
+    node = ast.parse(source).body[0]
+    assert isinstance(node, ast.FunctionDef)
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    line = f"def {node.name}({ast.unparse(node.args)}){returns}"
+    if len(line) <= WIDTH:
+        return line
+    # A comma between parameters is followed by a name and a colon or an equals sign; one inside brackets is not.
+    parameters = re.sub(r", (?=\*|\w+[:=])", ",\n    ", ast.unparse(node.args))
+    return f"def {node.name}(\n    {parameters},\n){returns}"
 
 
 def gaps(source: str) -> list[Gap]:

@@ -50,8 +50,8 @@ def start(number: str) -> Lesson:
     WORKBENCH_TIER, WORKBENCH_DEVICE or WORKBENCH_TURN_OFF that cannot be.
     """
     notebooks = {notebook.number: notebook for notebook in course.notebooks()}
-    if number not in notebooks:
-        raise UsageError(f"there is no notebook {number!r}; the course has {', '.join(notebooks)}")
+    if not isinstance(number, str) or number not in notebooks:
+        raise UsageError(f"there is no notebook {shown(number)}; the course has {', '.join(notebooks)}")
     turned_off = _turned_off()
     import torch
 
@@ -282,7 +282,9 @@ class Lesson:
 
         Raises AssertionError when nothing is raised or the message is another one; other exceptions pass through.
         """
-        if not words:
+        if not (isinstance(exception_type, type) and issubclass(exception_type, BaseException)):
+            raise UsageError(f"must_trip needs a class of errors, not {shown(exception_type)}: AssertionError, say")
+        if not isinstance(words, str) or not words:
             raise UsageError("must_trip needs words of the message: any error would do otherwise")
         try:
             yield

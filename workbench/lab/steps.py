@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.engine.trace import StepTrace
@@ -63,6 +64,21 @@ def decode_steps(lesson: Lesson, llm: LLM, batch: int, context: int, steps: int 
     most = max(len(trace.scheduled) for trace in traces)
     kept = [trace for trace in traces if len(trace.scheduled) == most][1 : steps + 1]
     return Decodes(kept, Timing(tuple(trace.duration for trace in kept)))
+
+
+def decode_in_turn(
+    lesson: Lesson, llm: LLM, batches: Sequence[int], context: int, rounds: int = 2, steps: int = 4
+) -> dict[int, Decodes]:
+    """`decode_steps` of several batch sizes in turn, round after round, so that a slow moment of the machine does not
+    fall on one size alone. Each size has the steps of all its rounds."""
+    turns = [{batch: decode_steps(lesson, llm, batch, context, steps) for batch in batches} for _ in range(rounds)]
+    return {
+        batch: Decodes(
+            [trace for turn in turns for trace in turn[batch].traces],
+            Timing(tuple(second for turn in turns for second in turn[batch].time.seconds)),
+        )
+        for batch in batches
+    }
 
 
 def operations_in_a_decode_step(lesson: Lesson, llm: LLM) -> int:

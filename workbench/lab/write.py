@@ -161,7 +161,10 @@ def _kernel_manager() -> Any:
 
     class OwnPython(KernelSpecManager):
         def get_kernel_spec(self, kernel_name: str) -> Any:
-            return self.kernel_spec_class(resource_dir=str(kernelspec.RESOURCES), **kernelspec.get_kernel_dict())
+            spec = self.kernel_spec_class(resource_dir=str(kernelspec.RESOURCES), **kernelspec.get_kernel_dict())
+            # Found by a relative PATH, Python calls itself by a relative name, and a kernel starts in another folder.
+            spec.argv = [os.path.abspath(sys.executable), *spec.argv[1:]]
+            return spec
 
     return AsyncKernelManager(kernel_spec_manager=OwnPython())
 
