@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 EFFICIENCIES = {
     "compute_efficiency": ("compute", 1.0, "SHARE", "of the peak that is reached"),
     "memory_efficiency": ("memory", 1.0, "SHARE", "of the bandwidth that is reached"),
+    "overlap": ("overlap", 1.0, "SHARE", "of the shorter of reading and computing that costs no time"),
     "step_overhead_ms": ("step_seconds", 1e-3, "MS", "that every step costs besides"),
     "request_overhead_us": ("request_seconds", 1e-6, "US", "that each request in a step costs besides"),
 }
