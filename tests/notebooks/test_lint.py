@@ -62,6 +62,9 @@ def _of_cell(cell: NotebookCell, content: Raw, folder: Path) -> list[str]:
         found.append("no Python")
     if len(cell.source.splitlines()) > MAX_LINES and "exercise" not in tags:
         found.append(f"{len(cell.source.splitlines())} lines")
+    # Code and tasks come from the source tree; a saved copy that nobody compares grows old.
+    if re.search(r"getsource\(|\.spec$", cell.source) and "nbval-check-output" not in tags:
+        found.append("shows what stands in the source tree and is not tagged nbval-check-output")
     reason = cell.wishes.get("reason")
     if tags & NEED_A_REASON and not (isinstance(reason, str) and reason.strip()):
         found.append(f"{', '.join(sorted(tags & NEED_A_REASON))} without a reason in its metadata")
@@ -177,6 +180,8 @@ STREAM = {"output_type": "stream", "name": "stdout", "text": "1.2 ms"}
         (_set(_code, "source", "x = (1\n"), "no Python"),
         (_set(_code, "source", "open('/" + "tmp/x')"), "the path"),
         (_set(_code, "source", "x = 1\n" * 26), "26 lines"),
+        (_set(_code, "source", "import inspect\nprint(inspect.getsource(print))"), "what stands in the source tree"),
+        (_set(_code, "source", 'one = lesson.exercise("x")\none.spec'), "what stands in the source tree"),
         (_tag(_code, "measured"), "unknown tag measured"),
         (_tag(_code, "nbval-skip"), "nbval-skip without a reason"),
         (_tag(_code, "raises-exception", reason=" "), "raises-exception without a reason"),

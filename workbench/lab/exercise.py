@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from pprint import pformat
 from typing import Any, NamedTuple, Protocol
 
 from workbench.errors import UsageError
@@ -149,9 +148,7 @@ class Exercise:
     def spec(self) -> Spec:
         title = f"{self.title} ({self.level})"
         signature = source.signature(source.source_of(self.function))
-        given = [
-            f"{name} = {pformat(value, width=source.WIDTH, sort_dicts=False)}" for name, value in self.given.items()
-        ]
+        given = [source.wrapped(f"{name} = {value!r}") for name, value in self.given.items()]
         asserts = [example.as_assert(self.name, self.given) for example in self.examples]
         return Spec(title, self.statement, signature, "\n".join([*given, *asserts]))
 

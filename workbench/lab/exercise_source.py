@@ -65,6 +65,11 @@ def signature(source: str) -> str:
     return f"def {node.name}(\n    {parameters},\n){returns}"
 
 
+def wrapped(line: str) -> str:
+    """A line that assigns a literal, over as many lines as it takes. Strings in it must have no spaces."""
+    return textwrap.fill(line, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+
+
 def gaps(source: str) -> list[Gap]:
     """The gaps in order. Raises ValueError for a marker without its partner, without words, or for no gap at all."""
     found: list[Gap] = []
