@@ -43,7 +43,7 @@ def test_short_prompts_however_served(smollm2: LLM, proof: Any) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("backend", ["cpu", "sdpa", "torch_native"])
 def test_forty_prompts_however_served(smollm2: LLM, backend: str, proof: Any) -> None:
     jobs = jobs_of(smollm2, ALL, 12)

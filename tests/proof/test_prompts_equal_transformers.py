@@ -50,7 +50,7 @@ def test_short_prompts(smollm2: LLM, smollm2_transformers: PreTrainedModel, proo
 
 
 @pytest.mark.proof
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(7200)
 def test_forty_prompts(smollm2: LLM, smollm2_transformers: PreTrainedModel, proof: Any) -> None:
     assert len(ALL) == len({str(prompt) for prompt in ALL}) == 40
     assert smollm2.tokenizer is not None
