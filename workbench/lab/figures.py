@@ -16,6 +16,7 @@ _WORDS = {
     "d": "d = decode: one token computed, the next sampled",
     "r": "r16 = 16 tokens computed again after a preemption",
     "w": "w = waits",
+    "h": "h = held: its answer is complete, and it keeps its seat until the batch is done",
     "x": "x = preempted",
     "*": "* = caught up, so the next token was sampled too",
     "!": "! = finished",
@@ -29,6 +30,7 @@ def step_table(traces: Sequence[StepTrace]) -> Table:
         computed = "; ".join(_share(item) for item in trace.scheduled) or "nothing"
         left_out = [f"{name}: preempted" for name in trace.preempted]
         left_out += [f"{skip['request_id']}: {skip['reason']}" for skip in trace.skipped]
+        left_out += [f"{name}: held" for name in trace.held]
         ended = {end["request_id"]: end["reason"] for end in trace.finished}
         rows.append(
             [

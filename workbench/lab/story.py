@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from workbench.engine.trace import StepTrace
 
-LETTERS = {"prefill": "p", "decode": "d", "recompute": "r", "preempted": "x", "waiting": "w", "ended": ""}
+LETTERS = {"prefill": "p", "decode": "d", "recompute": "r", "preempted": "x", "waiting": "w", "held": "h", "ended": ""}
 """The kinds of `Event` and the letter that stands for each."""
-TONE = {"preempted": "alert", "waiting": "quiet", "ended": "quiet"}
+TONE = {"preempted": "alert", "waiting": "quiet", "held": "quiet", "ended": "quiet"}
 """Key of `table.TONES` for a kind, where it is not the kind itself."""
 _MOST_NAMED = 6
 """Requests that a sentence names; with more it counts."""
@@ -19,7 +19,8 @@ class Event(NamedTuple):
     """What happened to one request in one step."""
 
     kind: str
-    """A key of `LETTERS`; ``ended`` is a request that was aborted without being computed."""
+    """A key of `LETTERS`; ``held`` is one that has its whole answer and keeps its seat, ``ended`` one that was aborted
+    without being computed."""
     num_tokens: int = 0
     start: int = 0
     """Tokens computed in this step, and before it."""
@@ -53,7 +54,7 @@ class Event(NamedTuple):
 
 
 def events(trace: StepTrace) -> dict[str, Event]:
-    """What the trace says of each request: first who was computed, then who was preempted, waits, or was aborted."""
+    """What the trace says of each request: who was computed, then who was preempted, waits, is held, or was aborted."""
     got = {new["request_id"] for new in trace.new_tokens}
     ended = {end["request_id"]: end["reason"] for end in trace.finished}
     found: dict[str, Event] = {}
@@ -67,6 +68,8 @@ def events(trace: StepTrace) -> dict[str, Event]:
     for skip in trace.skipped:
         name = skip["request_id"]
         found.setdefault(name, Event("waiting", ended=ended.get(name, ""), reason=skip["reason"]))
+    for name in trace.held:
+        found.setdefault(name, Event("held", ended=ended.get(name, "")))
     for name, reason in ended.items():
         found.setdefault(name, Event("ended", ended=reason))
     return found

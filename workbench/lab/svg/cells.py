@@ -20,9 +20,10 @@ _WORDS = {
     "recompute": "recompute: again after a preemption",
     "preempted": "preempted: blocks taken away",
     "waiting": "waiting",
+    "held": "held: answer complete, seat kept until the batch is done",
     "ended": "",
 }
-_TALL = {"decode": 0.6}
+_TALL = {"decode": 0.6, "held": 0.6}
 """Height of a cell by kind, as a share of its lane: where there is no room for letters, shapes speak."""
 
 
@@ -69,6 +70,8 @@ def draw_event(canvas: Canvas, event: Event, x: float, y: float, width: float, h
     right, middle, line = x + width, y + height / 2, 0.5 if width > 4 else 0.0
     if event.kind == "waiting":
         canvas.lines(f"M{x:.1f} {middle:.1f}H{right:.1f}", 1, "2 2", 0.7)
+    elif event.kind == "held":
+        canvas.rect(x, top, width, inner, "", 0.8)  # an empty seat: the frame of a decode without its colour
     elif event.kind != "ended":
         canvas.rect(x, top, width, inner, event.tone, line)
     size = min(FONT, height * 0.75)

@@ -14,6 +14,8 @@ from workbench.lab.svg.cells import WIDTH, check_steps, draw_event, draw_legend,
 _LEFT, _BAR, _HEIGHT = 96, 66, 26
 _MOST_ROWS = 6
 """Rows of words under the bar; a wait for which none is free keeps its bracket and its title."""
+HELD = "batch not done"
+"""Why a request is held that has its whole answer."""
 
 
 def render_lifeline(traces: Sequence[StepTrace], request_id: str, *, by_time: bool | None = None) -> str:
@@ -81,8 +83,8 @@ class _Life:
             event, trace = row[index], traces[index]
             assert event is not None
             left, right = (trace.time, trace.time + trace.duration) if self.by_time else (index, index + 1)
-            if self.by_time and event.kind == "waiting":
-                # It waits between the steps too.
+            if self.by_time and event.kind in ("waiting", "held"):
+                # It waits, or is held, between the steps too.
                 left = self.cells[-1][1] if self.cells else left if self.arrived is None else self.arrived
             self.cells.append((float(left), float(right), event))
         self.tokens = [right for _, right, event in self.cells if event.new_token]
@@ -103,12 +105,12 @@ class _Life:
         return f"{value:.0f} step{'' if value == 1 else 's'}"
 
     def reasons(self) -> list[tuple[float, float, str]]:
-        """The spans in which it waited, each with its reason."""
+        """The spans in which it waited or was held, each with its reason."""
         found = []
-        for (waits, reason), group in groupby(self.cells, lambda cell: (cell[2].kind == "waiting", cell[2].reason)):
+        for (kind, reason), group in groupby(self.cells, lambda cell: (cell[2].kind, cell[2].reason)):
             span = list(group)
-            if waits:
-                found.append((span[0][0], span[-1][1], reason))
+            if kind in ("waiting", "held"):
+                found.append((span[0][0], span[-1][1], reason if kind == "waiting" else HELD))
         return found
 
     def gaps(self) -> list[float]:
@@ -122,6 +124,8 @@ class _Life:
         preempted = sum(event.kind == "preempted" for event in events)
         again = sum(event.num_tokens for event in events if event.kind == "recompute")
         parts += [f"preempted {preempted}×, {again} tokens computed again"] if preempted else []
+        held = sum(event.kind == "held" for event in events)
+        parts += [f"held for {held} step{'' if held == 1 else 's'}"] if held else []
         parts += [f"ended: {events[-1].ended}" if events[-1].ended else "not ended yet"]
         return "; ".join(parts)
 
@@ -132,7 +136,8 @@ def _placed_waits(life: _Life) -> list[tuple[tuple[float, float, str], str, floa
     found = []
     for span in life.reasons():
         left, right, reason = span
-        text = f"waits {life.amount(right - left)}: {reason or 'no reason listed'}"
+        verb = "held" if reason == HELD else "waits"
+        text = f"{verb} {life.amount(right - left)}: {reason or 'no reason listed'}"
         width = text_width(text, FONT - 1)
         at = min(life.x(left), WIDTH - 8 - width)
         row = next((row for row, end in enumerate(ends) if at >= end + 6), -1)

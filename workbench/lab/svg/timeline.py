@@ -61,8 +61,9 @@ def render_step_timeline(
         for index, event in enumerate(row[:shown]):
             if event is not None:
                 left, right = plan.columns[index]
-                if by_time and left - before >= _LEAST_WAIT:  # it waits between the steps too
-                    draw_event(canvas, Event("waiting"), before, y + 2, left - before, plan.lane_height - 4)
+                if by_time and left - before >= _LEAST_WAIT:  # it waits, or is held, between the steps too
+                    between = Event("held" if event.kind == "held" else "waiting")
+                    draw_event(canvas, between, before, y + 2, left - before, plan.lane_height - 4)
                 before = right
                 step = traces[index].step
                 title = f"{name}, step {step}: {event.words}" if plan.titles else ""
