@@ -39,6 +39,8 @@ def serve(folder: Path, **options: Any) -> tuple[list[list[int]], dict[str, int]
 
     def count(trace: Any) -> None:
         llm.engine.pool.check()
+        moved = trace.blocks["swapped_out"] + trace.blocks["swapped_in"]
+        assert trace.moved_bytes == moved * llm.runner.cache.storage[:, 0].nbytes
         totals["preempted"] += len(trace.preempted)
         totals["swapped_in"] += trace.blocks["swapped_in"]
         totals["held"] += len(trace.held)

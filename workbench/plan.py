@@ -126,6 +126,9 @@ class StepResult(NamedTuple):
     """One entry for each of ``plan.scheduled``, or none at all: for the sampled token, where the request wants them."""
     prompt_logprobs: Sequence[list[Logprobs]] = ()
     """Likewise for the prompt tokens that follow the computed ones, from ``num_prompt_logprobs`` on."""
+    moved_bytes: int = 0
+    """Keys and values that the plan's `moves` copied between two stores: apart from ``bytes``, for they pass another
+    link and no request of the step reads them."""
 
 
 class Runner(Protocol):

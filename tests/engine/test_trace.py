@@ -140,6 +140,14 @@ def test_a_trace_survives_json() -> None:
     assert [trace.step for trace in traces] == list(range(len(traces)))
 
 
+def test_a_recording_from_before_moves_were_counted_is_read() -> None:
+    text = busy_run(busy_engine(), 1)[0].to_json()
+    old = {name: value for name, value in json.loads(text).items() if name != "moved_bytes"}
+    assert StepTrace.from_json(json.dumps(old)).moved_bytes == 0
+    with pytest.raises(WorkbenchError, match="moved_bytes=-1 must be a whole number from 0"):
+        StepTrace.from_json(json.dumps({**old, "moved_bytes": -1}))
+
+
 def test_blocks_of_all_traces_add_up() -> None:
     traces = busy_run(busy_engine(), 2)
     # What an abort after the last step frees is told by the step after it; here there is none.

@@ -67,6 +67,7 @@ def test_blocks_that_move_cost_the_link_and_those_that_are_copied_the_memory() -
     moves = [Move("pool", 0, "host", 1)] * 3
     alone = ChipCost(SHAPE, TOY).price(StepPlan(moves=moves, pool=Pool()))
     assert alone.seconds == pytest.approx(2.0 + 3 * 12.8) and alone.flops == 0
+    assert (alone.bytes, alone.moved_bytes) == (0, 3 * 128)
     base = ChipCost(SHAPE, TOY).price(plan_of((0, 3, True)))
     copied = ChipCost(SHAPE, TOY).price(plan_of((0, 3, True), copies=[(0, 1)], pool=Pool()))
     assert copied.seconds - base.seconds == pytest.approx(2.56)
@@ -111,6 +112,7 @@ def test_the_clock_moves_by_the_price_of_the_plan() -> None:
     plan = StepPlan(moves=[Move("pool", 0, "host", 1)], pool=Pool())
     result = CostModelRunner(cost, clock).execute(plan)
     assert clock.now() == cost.price(plan).seconds == result.phases["forward"]
+    assert result.moved_bytes == 128
 
 
 def test_the_pool_is_what_the_weights_leave_of_the_chip() -> None:

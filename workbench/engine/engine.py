@@ -346,6 +346,7 @@ class Engine:
             new_tokens=[{"request_id": request.request_id, "token_id": token_id} for request, token_id in appended],
             flops=result.flops,
             bytes=result.bytes,
+            moved_bytes=result.moved_bytes,
             num_waiting=len(self.scheduler.waiting),
             num_running=len(self.scheduler.running),
             inputs=self._inputs,

@@ -54,6 +54,9 @@ class StepTrace:
     """Requests that had their whole answer and kept their seat, because their batch was not done: idle slots."""
     wake_time: float | None = None
     """In a step that computed nothing because a batch waits for company: when the wait ends, if it has an end."""
+    moved_bytes: int = 0
+    """Keys and values copied between the pool and the host's memory, as ``blocks`` counts them in ``swapped_out`` and
+    ``swapped_in``; not part of ``bytes``."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))

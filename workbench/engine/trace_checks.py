@@ -30,6 +30,7 @@ _FIELDS: dict[str, Any] = {
     "num_running": _COUNT,
     "inputs": [{}],
     "held": [_TEXT],
+    "moved_bytes": _COUNT,
 }
 _ADDED = {
     "request_id": _TEXT, "arrival_time": _NUMBER, "priority?": _NUMBER, "prompt_token_ids?": [_COUNT], "params?": {},

@@ -39,6 +39,11 @@ class KVCache:
     def num_blocks(self) -> int:
         return self.storage.shape[1]
 
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block, over all layers."""
+        return len(self.layers) * self.block_size * self.token_bytes
+
     def lend_to(self, pool: PoolView | None, continues: bool) -> None:
         """Called before each step: the blocks of ``pool`` are the ones that lie here from now on.
 

@@ -57,8 +57,9 @@ class ModelRunner:
         begin = self.now()
         self.cache.lend_to(plan.pool, plan.continues)
         move_blocks(self.stores, plan.moves)
+        moved_bytes = len(plan.moves) * self.cache.block_bytes
         if not plan.scheduled:
-            return StepResult((), phases={"prepare": self.now() - begin})
+            return StepResult((), phases={"prepare": self.now() - begin}, moved_bytes=moved_bytes)
         batch = self.prepare(plan)
         prepared = self.now()
         hidden, logits = self.forward(plan, batch)
@@ -79,6 +80,7 @@ class ModelRunner:
             phases,
             [found for _, found in pairs],
             prompt_logprobs,
+            moved_bytes,
         )
 
     # The two halves of a step that never look at a value. So nothing in them waits for the device, and they also run on

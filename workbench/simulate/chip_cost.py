@@ -71,7 +71,7 @@ class ChipCost:
             block = (plan.pool.block_size if plan.pool else 0) * self.counts.kv_bytes_per_token
             seconds = 2 * block * len(plan.copies) / self.bandwidth
             seconds += block * len(plan.moves) / self.chip.host_bandwidth
-            return price._replace(seconds=price.seconds + seconds)
+            return price._replace(seconds=price.seconds + seconds, moved_bytes=block * len(plan.moves))
         return price
 
     def step(self, chunks: Sequence[Chunk]) -> Price:

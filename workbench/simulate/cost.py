@@ -16,6 +16,8 @@ class Price(NamedTuple):
     seconds: float
     flops: int = 0
     bytes: int = 0
+    moved_bytes: int = 0
+    """Of blocks that the plan moves to the host or back: see `StepResult`."""
 
 
 class Memory(NamedTuple):

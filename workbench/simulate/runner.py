@@ -42,7 +42,8 @@ class CostModelRunner:
             while token is not None and token in item.request.stop_token_ids:
                 token += 1
             tokens.append(token)
-        return StepResult(tokens, price.flops, price.bytes, {"forward": price.seconds})
+        phases = {"forward": price.seconds}
+        return StepResult(tokens, price.flops, price.bytes, phases, moved_bytes=price.moved_bytes)
 
 
 class TrustedTokens(list[int]):
