@@ -97,11 +97,11 @@ class Workload:
         """All prompts, for a workload without turns."""
         return [self.prompt(index, vocab_size) for index in range(len(self.asks))]
 
-    def arriving(self, arrivals: Sequence[float], description: Mapping[str, Any]) -> Workload:
+    def arriving(self, arrivals: Sequence[float], description: Mapping[str, Any] | None = None) -> Workload:
         """The same requests at other times. Turns keep their think time; only first turns take an arrival."""
         times = iter(arrivals)
         asks = tuple(ask if ask.after is not None else replace(ask, arrival=next(times)) for ask in self.asks)
-        return replace(self, asks=asks, description={**self.description, **description})
+        return replace(self, asks=asks, description={**self.description, **(description or {})})
 
     def with_users(self, users: int) -> Workload:
         """The same requests in a closed loop."""
