@@ -45,3 +45,37 @@ def test_a_frame_shows_no_wait_that_is_still_to_come() -> None:
     first, last = (waits(render_step_timeline(traces, count, by_time=True)) for count in (1, 2))
     assert len(first) == 1 and len(last) == 2 and last[:1] == first
     assert all(PLOT[0] <= left < right <= PLOT[1] for left, right in last)
+
+
+def ticks(svg: str) -> dict[str, float]:
+    """Label → x of the axis of time."""
+    return {text: float(x) for x, text in re.findall(r'<text x="([\d.]+)" y="14"[^>]*>([\d.]+(?: µs| ms| s)?)<', svg)}
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "labels"),
+    [
+        (100.0, ["0", "50 s", "100 s", "150 s", "200 s", "250 s", "300 s"]),
+        (0.7, ["0", "0.5 s", "1 s", "1.5 s", "2 s"]),
+        (0.02, ["0", "10 ms", "20 ms", "30 ms", "40 ms", "50 ms", "60 ms"]),
+        (1e-7, ["0", "0.05 µs", "0.1 µs", "0.15 µs", "0.2 µs", "0.25 µs", "0.3 µs"]),
+    ],
+)
+def test_the_axis_of_time_has_round_marks(step_seconds: float, labels: list[str]) -> None:
+    traces = feed(open_engine(), [Arrival(0.0, "a", max_tokens=3)], step_seconds=step_seconds).traces
+    found = ticks(render_step_timeline(traces, by_time=True))
+    assert list(found) == labels
+    left, right = PLOT
+    for label, x in found.items():
+        number, _, unit = label.partition(" ")
+        seconds = float(number) / {"": 1, "s": 1, "ms": 1e3, "µs": 1e6}[unit]
+        assert x == pytest.approx(left + (right - left) * seconds / (3 * step_seconds), abs=0.01)
+
+
+def test_runs_of_different_length_share_an_axis() -> None:
+    """A second is as wide in a short run as in a long one that it is compared with."""
+    long, short = (feed(open_engine(), [Arrival(0.0, "a", max_tokens=n)], step_seconds=1.0).traces for n in (8, 2))
+    together = ticks(render_step_timeline(short, by_time=True, until=8.0))
+    assert together == ticks(render_step_timeline(long, by_time=True))
+    assert together != ticks(render_step_timeline(short, by_time=True))
+    assert ticks(render_step_timeline(long, by_time=True, until=2.0)) == together, "nothing is cut off"

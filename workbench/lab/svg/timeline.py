@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from workbench.engine.trace import StepTrace
 from workbench.errors import UsageError
 from workbench.lab.story import Event, arrivals, lanes, sentence
-from workbench.lab.svg.canvas import FONT, Canvas, duration, labels, number, text_width
+from workbench.lab.svg.canvas import FONT, Canvas, labels, number, text_width
 from workbench.lab.svg.cells import (
     WIDTH,
     Frames,
@@ -36,15 +36,17 @@ def render_step_timeline(
     by_time: bool = False,
     budget: int | None = None,
     slots: int | None = None,
+    until: float | None = None,
 ) -> str:
     """SVG of the first ``upto`` steps (all unless said), laid out for the whole run, so that frames do not jump.
 
     ``by_time``: the x axis is the engine's clock. ``budget``: ``max_num_batched_tokens``, drawn as a line over the
-    tokens of each step. ``slots``: ``max_num_seqs``; a row then counts those without work. Raises UsageError for no
-    steps, more than 400, more than 64 requests, or ``by_time`` where the clock stood still.
+    tokens of each step. ``slots``: ``max_num_seqs``; a row then counts those without work. ``until``: a later
+    second of the clock up to which the axis of time goes, so that runs can be compared. Raises UsageError for no steps,
+    more than 400, more than 64 requests, or ``by_time`` where the clock stood still.
     """
     shown = check_steps(traces, upto)
-    plan = _layout(traces, by_time, budget, slots)
+    plan = _layout(traces, by_time, budget, slots, until)
     canvas = Canvas(plan.width, plan.height)
     _axis(canvas, plan, traces, by_time)
     starts = arrivals(traces)
@@ -118,7 +120,9 @@ class _Layout:
         return _LEFT + (min(max(seconds, self.begin), self.end) - self.begin) / (self.end - self.begin) * self.plot
 
 
-def _layout(traces: Sequence[StepTrace], by_time: bool, budget: int | None, slots: int | None) -> _Layout:
+def _layout(
+    traces: Sequence[StepTrace], by_time: bool, budget: int | None, slots: int | None, until: float | None
+) -> _Layout:
     found = lanes(traces)
     if len(found) > MAX_LANES:
         raise UsageError(
@@ -126,7 +130,7 @@ def _layout(traces: Sequence[StepTrace], by_time: bool, budget: int | None, slot
             "use lab.step_table"
         )
     begin = min([traces[0].time, *(time for _, time in arrivals(traces).values())])
-    end = traces[-1].time + traces[-1].duration
+    end = max(traces[-1].time + traces[-1].duration, -math.inf if until is None else until)
     if by_time and end <= begin:
         raise UsageError("by_time=True needs a clock that moved, and these traces all have one time: leave it out")
     count = len(traces)
@@ -174,11 +178,10 @@ def _axis(canvas: Canvas, plan: _Layout, traces: Sequence[StepTrace], by_time: b
     canvas.text(_LEFT - 8, 14, "time" if by_time else "step", FONT, "end", bold=True)
     bottom = plan.bars_top + _BARS
     if by_time:
-        for part in range(6):
-            seconds = (plan.end - plan.begin) * part / 5
+        for seconds, text in _ticks(plan.end - plan.begin):
             x = plan.at(plan.begin + seconds)
-            anchor = "start" if part == 0 else "end" if part == 5 else "middle"
-            canvas.text(x, 14, duration(seconds) if part else "0", FONT - 1, anchor)
+            at_the_edge = x + text_width(text, FONT - 1) / 2 > _LEFT + plan.plot
+            canvas.text(x, 14, text, FONT - 1, "end" if at_the_edge else "middle" if seconds else "start")
             canvas.lines(f"M{x:.1f} {_TOP - 6}V{bottom:.1f}", 0.5, opacity=0.25)
     else:
         widest = max(text_width(str(trace.step), FONT - 1) for trace in traces) + 6
@@ -191,6 +194,15 @@ def _axis(canvas: Canvas, plan: _Layout, traces: Sequence[StepTrace], by_time: b
                 canvas.text((left + right) / 2, 14, str(trace.step), FONT - 1, "middle")
     for lane in range(len(plan.lanes) + 1):
         canvas.lines(f"M{_LEFT} {_TOP + lane * plan.lane_height:.1f}h{plan.plot:.1f}", 0.5, opacity=0.25)
+
+
+def _ticks(span: float) -> list[tuple[float, str]]:
+    """Round moments from 0 on, at most seven, and their labels in one unit."""
+    factor, unit = next((f, u) for f, u in ((1, "s"), (1e3, "ms"), (1e6, "µs")) if span * f >= 1 or u == "µs")
+    power = 10.0 ** math.floor(math.log10(span / 6))
+    step = next(times * power for times in (1, 2, 5, 10, 20) if times * power >= span / 6 * (1 - 1e-9))
+    count = math.floor(span / step * (1 + 1e-9))
+    return [(n * step, f"{n * step * factor:.6g} {unit}" if n else "0") for n in range(count + 1)]
 
 
 def _tokens(canvas: Canvas, plan: _Layout, traces: Sequence[StepTrace], budget: int | None) -> None:
