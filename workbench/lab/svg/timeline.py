@@ -197,10 +197,10 @@ def _axis(canvas: Canvas, plan: _Layout, traces: Sequence[StepTrace], by_time: b
 
 
 def _ticks(span: float) -> list[tuple[float, str]]:
-    """Round moments from 0 on, at most seven, and their labels in one unit."""
+    """Round moments from 0 on, at most nine, and their labels in one unit."""
     factor, unit = next((f, u) for f, u in ((1, "s"), (1e3, "ms"), (1e6, "µs")) if span * f >= 1 or u == "µs")
-    power = 10.0 ** math.floor(math.log10(span / 6))
-    step = next(times * power for times in (1, 2, 5, 10, 20) if times * power >= span / 6 * (1 - 1e-9))
+    power = 10.0 ** math.floor(math.log10(span / 8))
+    step = next(times * power for times in (1, 2, 5, 10, 20) if times * power >= span / 8 * (1 - 1e-9))
     count = math.floor(span / step * (1 + 1e-9))
     return [(n * step, f"{n * step * factor:.6g} {unit}" if n else "0") for n in range(count + 1)]
 
