@@ -108,6 +108,7 @@ def test_other_arrivals_leave_the_requests_as_they_are():
     assert [ask.arrival for ask in moved.asks] == [5.0, 6.0, 3.0, 3.0]
     assert [replace(ask, arrival=0.0) for ask in moved.asks] == [replace(ask, arrival=0.0) for ask in workload.asks]
     assert moved.description["arrivals"] == "by hand" and "arrivals" not in workload.description
+    assert workload.arriving([5.0, 6.0]) == replace(moved, description=workload.description)
 
 
 @pytest.mark.parametrize(
