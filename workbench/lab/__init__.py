@@ -20,8 +20,10 @@ _NAMES = {
     "workbench.lab.steps": ("decode_in_turn", "decode_steps", "operations_in_a_decode_step", "prefill_step"),
     "workbench.lab.svg": (
         "block_table_frames",
+        "parting_table",
         "render_block_table",
         "render_lifeline",
+        "render_parting",
         "render_step_timeline",
         "timeline_frames",
     ),

@@ -21,12 +21,15 @@ class Parting(NamedTuple):
     one: StepTrace | None
     other: StepTrace | None
 
-    def differences(self) -> dict[str, tuple[str, str]]:
-        """What either side says of each request of which they do not say the same."""
+    def requests(self) -> dict[str, tuple[str, str]]:
+        """What either side says of each request of which one of them says anything."""
         one, other = (_told(trace) for trace in (self.one, self.other))
         names = dict.fromkeys([*one, *other])
-        pairs = {name: (one.get(name, NOTHING), other.get(name, NOTHING)) for name in names}
-        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+        return {name: (one.get(name, NOTHING), other.get(name, NOTHING)) for name in names}
+
+    def differences(self) -> dict[str, tuple[str, str]]:
+        """Of those the ones of which they do not say the same."""
+        return {name: pair for name, pair in self.requests().items() if pair[0] != pair[1]}
 
     def to_dict(self) -> dict[str, Any]:
         return {

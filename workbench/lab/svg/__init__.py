@@ -6,12 +6,15 @@ colour comes with a letter or a shape.
 
 from workbench.lab.svg.blocks import block_table_frames, render_block_table
 from workbench.lab.svg.lifeline import render_lifeline
+from workbench.lab.svg.parting import parting_table, render_parting
 from workbench.lab.svg.timeline import render_step_timeline, timeline_frames
 
 __all__ = [
     "block_table_frames",
+    "parting_table",
     "render_block_table",
     "render_lifeline",
+    "render_parting",
     "render_step_timeline",
     "timeline_frames",
 ]
