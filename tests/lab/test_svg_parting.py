@@ -81,7 +81,7 @@ def test_the_picture_says_that_it_is_simulated_and_both_names(chunked: Parting) 
     root = ET.fromstring(svg)
     said = root.findtext(f"{SVG}desc")
     assert said == "Simulated. Step 2 is the first in which 128 tokens and whole decide differently on 2 requests."
-    assert {*SIDES, "step 2", "128", "301"} <= set(texts(root))
+    assert {*SIDES, "step 2", "simulated", "128", "301"} <= set(texts(root))
 
 
 def test_a_run_that_is_over_says_so() -> None:

@@ -65,6 +65,7 @@ def render_parting(parting: Parting, names: Sequence[str] = ("one", "other")) ->
     canvas = Canvas(WIDTH, legend_top + 18 * len(legend) + 6)
     starts = (_LEFT + _GAP, _LEFT + 2 * _GAP + _SIDE)
     canvas.text(_LEFT - 8, 16, f"step {parting.step}", FONT, "end", bold=True)
+    canvas.text(_LEFT - 8, 32, "simulated", FONT - 1, "end")
     canvas.text(_LEFT - 8, foot + 16, "tokens", FONT, "end", bold=True)
     canvas.text(_LEFT - 8, foot + 16 + _FOOT, "time", FONT, "end", bold=True)
     canvas.lines(f"M8 {foot}H{WIDTH - 16}", 0.5, opacity=0.25)
@@ -80,7 +81,7 @@ def render_parting(parting: Parting, names: Sequence[str] = ("one", "other")) ->
         canvas.text(_LEFT - 8, y + 11, f"{short[name]} {'≠' if differs else '='}", FONT, "end", bold=differs)
         for text, side, x in zip(pair, sides, starts, strict=True):
             end = _draw(canvas, side.events.get(name), x, y, most)
-            canvas.text(end, y + 11, text, FONT - 1)
+            canvas.text(end, y + 11, text)
         canvas.close()
     if left:
         canvas.text(_LEFT - 8, foot - _ROW + 11, f"{left} more", FONT, "end")
