@@ -8,7 +8,7 @@ import pytest
 
 from workbench.config import EngineConfig
 from workbench.errors import UsageError
-from workbench.lab import parting_table, render_parting
+from workbench.lab import control, drive, explore, parting_table, render_parting
 from workbench.lab.svg.parting import MAX_ROWS
 from workbench.lab.table import Cell
 from workbench.measure.load import Load
@@ -123,3 +123,19 @@ def test_runs_that_never_part_have_no_picture() -> None:
     for draw in (parting_table, render_parting):
         with pytest.raises(UsageError, match="two runs must part"):
             draw(None)  # type: ignore[arg-type]
+
+
+def test_a_reader_moves_through_changes() -> None:
+    """As notebook 04 shows it: a control chooses the option in which the second run differs."""
+    changes = {"whole": {"enable_chunked_prefill": False}, "prompts first": {"batching": "prefill-first"}}
+    load, usual = asks((0, 100, 20), (0.3, 300, 5), (0.3, 150, 5)), {"max_num_batched_tokens": 400}
+
+    def view(change: str) -> str:
+        return render_parting(parted(load, usual, {**usual, **changes[change]}), ("usual", change))
+
+    explorer = explore(view, {"change": control("change", choices=tuple(changes))})
+    assert drive(explorer) == 2
+    assert {change: "left out: prefill_first" in view(change) for change in changes} == {
+        "whole": False,
+        "prompts first": True,
+    }
