@@ -58,8 +58,8 @@ def budget_cases() -> list[Case]:
     def add(family: str, name: str, *arguments: Any, help_: str = "") -> None:
         cases.append(Case(family, name, _fixed(*arguments), simulated_budget, help=help_))
 
-    for number in range(10):
-        prompt, decodes = draw.randint(20, 60), draw.randint(1, 6)
+    for number in range(7):
+        prompt, decodes = draw.randint(16, 40), draw.randint(1, 6)
         step, token = draw.randint(8, 160) / 16, draw.randint(1, 8) / 16
         itl = step + (decodes + draw.randint(1, prompt)) * token + draw.randint(0, 3) / 16
         add("random", f"{number}, any TTFT", prompt, decodes, step, token, itl, inf)
