@@ -39,11 +39,12 @@ def served(prompt: int, decodes: int, cost: FixedCost, budget: int) -> tuple[flo
         engine.step()
     engine.add_request([1] * prompt, SamplingParams(max_tokens=1, ignore_eos=True), "prompt")
     arrival, longest = engine.clock.now(), 0.0
-    while True:
+    for _ in range(prompt):
         trace = engine.step()
         longest = max(longest, trace.duration)
         if any(new["request_id"] == "prompt" for new in trace.new_tokens):
             return longest, trace.time + trace.duration - arrival
+    raise RuntimeError(f"a prompt of {prompt} tokens needs more than {prompt} steps: somebody else took its tokens")
 
 
 def _fixed(*arguments: Any) -> Callable[[], tuple[Any, ...]]:
