@@ -29,11 +29,28 @@ class BlockPool:
         self.allocated = 0
         self.freed = 0
         self.shared = 0
-        """Running totals: blocks taken from the free list, returned to it, and references added to held blocks."""
+        """Running totals: blocks taken from the free list, returned to it, and references added to filled blocks."""
+        self.evicted = 0
+        """Running total: cached blocks given up."""
 
     @property
     def num_free(self) -> int:
+        """Blocks in which nothing of use lies."""
         return len(self._free)
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks that no table holds and whose content is kept: none, in a pool that keeps nothing."""
+        return 0
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that `grow` can give: free ones, and cached ones where there are any."""
+        return len(self._free)
+
+    def is_kept(self, block: int) -> bool:
+        """Whether anything of use lies in the block."""
+        return self.ref_counts[block] > 0
 
     @property
     def capacity(self) -> int:
@@ -73,6 +90,13 @@ class BlockPool:
         self.tables[owner].extend(blocks)
         self.shared += len(blocks)
 
+    def follow(self, owner: str, donor: str, num_blocks: int, token_ids: Sequence[int]) -> None:
+        """Begins the empty table of ``owner``, whose tokens are ``token_ids``, with the donor's first blocks."""
+        self.share(owner, self.tables[donor][:num_blocks])
+
+    def lost(self) -> None:
+        """Told by whoever owns the tensors: another pool has taken them over, so nothing is in the blocks any more."""
+
     def release(self, owner: str) -> None:
         """Closes the table of ``owner``, last block first: a head that others may want is reused last."""
         for block in reversed(self.tables.pop(owner)):
@@ -82,10 +106,10 @@ class BlockPool:
                 self.freed += 1
 
     def check(self) -> None:
-        """Raises AssertionError unless every block is free or held, never both, and each count is true.
+        """Raises AssertionError unless every block is free, cached or held, only one of them, and each count is true.
 
-        ``free + in use = total``; a block's reference count is the number of tables that hold it; no table holds a
-        block twice.
+        ``free + cached + in use = total``; a block's reference count is the number of tables that hold it; no table
+        holds a block twice.
         """
         held = [0] * self.num_blocks
         for owner, table in self.tables.items():
@@ -99,9 +123,12 @@ class BlockPool:
         for block in self._free:
             _require(held[block] == 0, f"block {block} is free and in use")
         in_use = sum(1 for holders in held if holders)
+        cached = self.num_cached
+        told = (
+            f"{len(free)} free + {cached} cached + {in_use} in use" if cached else f"{len(free)} free + {in_use} in use"
+        )
         _require(
-            len(free) + in_use == self.num_blocks,
-            f"{len(free)} free + {in_use} in use is not {self.num_blocks} in total: a block leaked",
+            len(free) + cached + in_use == self.num_blocks, f"{told} is not {self.num_blocks} in total: a block leaked"
         )
 
 
