@@ -34,7 +34,8 @@ def test_defaults_are_valid_and_frozen() -> None:
 
 @pytest.mark.parametrize(("name", "value"), BUILT)
 def test_built_choices_are_taken(name: str, value: str) -> None:
-    assert getattr(EngineConfig(**{name: value}), name) == value
+    needed = FIELDS[name].metadata.get("only_if") or ("enable_prefix_caching", name == "prefix_index")
+    assert getattr(EngineConfig(**{name: value, needed[0]: needed[1]}), name) == value
 
 
 @pytest.mark.parametrize(("name", "value"), UNBUILT)
@@ -81,6 +82,12 @@ def test_a_choice_that_nobody_knows_is_refused_with_the_choices(name: str) -> No
         ({"kv_offload_disk_gib": 2}, "kv_offload_disk_gib=2 is not supported yet"),
         ({"kv_offload_dir": "somewhere"}, "kv_offload_dir='somewhere' is not supported yet"),
         ({"max_wait_ms": 5.0}, "max_wait_ms=5.0 has no effect without batching='dynamic'"),
+        ({"prefix_index": "radix"}, "prefix_index='radix' has no effect without enable_prefix_caching=True"),
+        ({"eviction_policy": "lfu"}, "eviction_policy='lfu' has no effect without enable_prefix_caching=True"),
+        (
+            {"enable_prefix_caching": True, "prefix_index": "none", "eviction_policy": "lfu"},
+            "eviction_policy='lfu' has no effect with prefix_index='none'",
+        ),
     ],
 )
 def test_wrong_values_are_refused_with_value_limit_and_remedy(options: dict[str, Any], message: str) -> None:
@@ -145,3 +152,15 @@ def test_a_value_cannot_be_both_built_and_unbuilt() -> None:
 
 def test_every_option_says_what_it_is() -> None:
     assert all(spec.metadata["help"] for spec in FIELDS.values())
+
+
+def test_prefix_caching_and_its_index_say_the_same() -> None:
+    off, on = EngineConfig(), EngineConfig(enable_prefix_caching=True)
+    assert (off.enable_prefix_caching, off.prefix_index) == (False, "none")
+    assert (on.enable_prefix_caching, on.prefix_index) == (True, "radix")
+    none = EngineConfig(enable_prefix_caching=True, prefix_index="none")
+    assert none == off
+    # What depends on it comes along when it is turned on or off.
+    assert off.replace(enable_prefix_caching=True) == on
+    assert on.replace(prefix_index="hash", eviction_policy="fifo").replace(enable_prefix_caching=False) == off
+    assert on.replace(prefix_index="hash").replace(max_num_seqs=3).prefix_index == "hash"

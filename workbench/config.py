@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,14 +112,18 @@ class EngineConfig:
         "what happens to the KV of a request that must make room",
         choices=("recompute", "swap"),
     )
-    enable_prefix_caching: bool = _option(False, "keep and reuse the KV of matching heads of prompts", unbuilt=(True,))
-    prefix_index: str = _option(
-        "none",
-        "how matching heads are found; none = prefix caching off",
-        choices=("none",),
-        unbuilt=("radix", "hash"),
+    enable_prefix_caching: bool = _option(False, "keep and reuse the KV of matching heads of prompts")
+    prefix_index: str | None = _option(
+        None,
+        "how matching heads are found; none = prefix caching off; default with prefix caching: radix",
+        choices=("radix", "hash", "none"),
     )
-    eviction_policy: str = _option("lru", "which cached block leaves first", choices=("lru",), unbuilt=("lfu", "fifo"))
+    eviction_policy: str = _option(
+        "lru",
+        "which cached block leaves first: the longest unused, the least often used, the oldest",
+        choices=("lru", "lfu", "fifo"),
+        only_if=("enable_prefix_caching", True),
+    )
     attention_backend: str = _option(
         "auto",
         "who computes attention",
@@ -189,8 +194,31 @@ class EngineConfig:
                 "size the host's blocks: give one of them"
             )
 
+        self._settle_prefix_caching()
+
+    def _settle_prefix_caching(self) -> None:
+        """One truth in two options: caching is on with an index, and off with none."""
+        on, index = self.enable_prefix_caching, self.prefix_index
+        if not on and index not in (None, "none"):
+            raise UsageError(
+                f"prefix_index={index!r} has no effect without enable_prefix_caching=True: leave it out or set that"
+            )
+        if on and index == "none" and self.eviction_policy != "lru":
+            raise UsageError(
+                f"eviction_policy={self.eviction_policy!r} has no effect with prefix_index='none', which turns prefix "
+                "caching off: leave one of them out"
+            )
+        object.__setattr__(self, "prefix_index", (index or "radix") if on else "none")
+        object.__setattr__(self, "enable_prefix_caching", self.prefix_index != "none")
+
     def replace(self, **changes: Any) -> EngineConfig:
-        """A copy with some options changed, validated again."""
+        """A copy with some options changed, validated again.
+
+        Turning prefix caching on or off takes what depends on it along: its index, and off also the eviction policy.
+        """
+        on = changes.get("enable_prefix_caching")
+        if on is not None and on != self.enable_prefix_caching:
+            changes = {"prefix_index": None, **({} if on else {"eviction_policy": "lru"}), **changes}
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -204,6 +232,12 @@ def default_model() -> str:
 
 def from_options(options: dict[str, Any]) -> EngineConfig:
     """An EngineConfig from keyword options. Unknown names are refused, never ignored."""
+    check_names(options)
+    return EngineConfig(**options)
+
+
+def check_names(options: Iterable[str]) -> None:
+    """Raises UsageError for the first name that no option has."""
     known = {spec.name for spec in dataclasses.fields(EngineConfig)}
     for name in options:
         if name not in known:
@@ -212,7 +246,6 @@ def from_options(options: dict[str, Any]) -> EngineConfig:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else f"; the options are {', '.join(sorted(known))}"
             raise UsageError(f"unknown engine option {shown(name)}{hint}")
-    return EngineConfig(**options)
 
 
 def _checked(config: EngineConfig, name: str, value: Any, meta: Any, type_: str) -> Any:

@@ -13,7 +13,7 @@ import torch
 from workbench.attention.interface import Heads
 from workbench.attention.registry import attention_backend
 from workbench.checks import shown
-from workbench.config import EngineConfig, from_options
+from workbench.config import EngineConfig, check_names, from_options
 from workbench.engine.clock import Clock, WallClock
 from workbench.engine.engine import Engine
 from workbench.engine.request import Request
@@ -28,6 +28,7 @@ from workbench.model.decoder import Decoder
 from workbench.model.kv_cache import KVCache
 from workbench.model.runner import ModelRunner
 from workbench.model.weights import load_weights, read_model_config
+from workbench.model.weights.fingerprint import weights_fingerprint
 from workbench.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from workbench.sampling_params import SamplingParams
 from workbench.sizing import (
@@ -101,9 +102,11 @@ class LLM:
             self.tokenizer = _tokenizer(config, source)
             path = source if isinstance(source, Path) else None
             weights = load_weights(self.model_config, path, config.load_format, dtype, device, config.seed)
+            self.weights_fingerprint = weights_fingerprint(weights)
             decoder = Decoder(self.model_config, weights, attention, max_model_len)
         else:
             self.tokenizer = weights_of.tokenizer
+            self.weights_fingerprint = weights_of.weights_fingerprint
             decoder = weights_of.runner.decoder.sharing_weights(attention, max_model_len)
         kv_bytes = self.model_config.kv_bytes_per_token(str(dtype).removeprefix("torch."))
         num_kv_blocks = resolve_num_kv_blocks(
@@ -132,7 +135,8 @@ class LLM:
         for name in options:
             if name in (*LOADED_BY, *CACHE_OPTIONS):
                 raise UsageError(f"{name} belongs to the model or its cache, not to an engine: open another LLM")
-        config = from_options(self.config.to_dict() | options)
+        check_names(options)
+        config = self.config.replace(**options)
         resolve_max_model_len(config, self.config.max_model_len or self.model_config.max_position_embeddings)
         return self._open_engine(config, self.engine.clock)
 
@@ -150,18 +154,32 @@ class LLM:
             vocab_size=self.model_config.vocab_size,
             tokenize=self.tokenizer.encode if self.tokenizer else None,
             open_text=self._open_text if self.tokenizer else None,
+            kv_fields=self._kv_fields(),
         )
+
+    def _kv_fields(self) -> dict[str, str]:
+        """What keys and values depend on besides the tokens (`workbench.kv.namespace`)."""
+        cache, shape = self.runner.cache, self.model_config
+        return {
+            "weights": self.weights_fingerprint,
+            "dtype": str(self.runner.decoder.dtype),
+            "kv_cache_dtype": str(cache.storage.dtype),
+            "rope": f"theta {shape.rope_theta} scaling {shape.rope_scaling}",
+            "windows": str(self.runner.decoder.windows),
+        }
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
+        cache_salt: str | None = None,
     ) -> list[RequestOutput]:
         """Answers prompts, each text or token ids; one `SamplingParams` for all or one for each.
 
         Results stand in the order of the prompts. Every prompt is checked before the first step runs. An interrupt
         (Ctrl-C) aborts the prompts of this call and leaves the engine empty of them. Threads take turns: see `LLM`.
+        ``cache_salt``: with prefix caching, share cached blocks only with requests of the same salt.
         """
         listed = _listed(prompts)
         params = _spread(sampling_params, len(listed))
@@ -169,7 +187,7 @@ class LLM:
         with self._turn, self._interrupts() as interrupts:
             try:
                 for index, (prompt, one) in enumerate(zip(listed, params, strict=True)):
-                    groups.append(self._add_listed(prompt, one, index, len(listed)).group)
+                    groups.append(self._add_listed(prompt, one, cache_salt, index, len(listed)).group)
                 self._run([request for group in groups for request in group], use_tqdm, interrupts)
             except BaseException:
                 for group in groups:
@@ -183,6 +201,7 @@ class LLM:
         messages: Messages | Sequence[Messages],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
+        cache_salt: str | None = None,
     ) -> list[RequestOutput]:
         """Answers one conversation or several, laid out by the model's chat template.
 
@@ -191,10 +210,14 @@ class LLM:
         if not isinstance(messages, (list, tuple)):
             raise UsageError(f"messages are a list of {{'role': …, 'content': …}}, not a {type(messages).__name__}")
         conversations: Sequence[Any] = [messages] if messages and isinstance(messages[0], Mapping) else messages
-        return self.generate([self._chat_prompt(talk) for talk in conversations], sampling_params, use_tqdm)
+        prompts = [self._chat_prompt(talk) for talk in conversations]
+        return self.generate(prompts, sampling_params, use_tqdm, cache_salt)
 
     def stream(
-        self, prompt_or_messages: Prompt | Messages, sampling_params: SamplingParams | None = None
+        self,
+        prompt_or_messages: Prompt | Messages,
+        sampling_params: SamplingParams | None = None,
+        cache_salt: str | None = None,
     ) -> Iterator[str]:
         """The answer to one prompt or conversation as pieces of text, as soon as they are certain.
 
@@ -208,14 +231,14 @@ class LLM:
         [params] = _spread(sampling_params, 1)
         if params.n != 1:
             raise UsageError(f"n={params.n}: stream gives one answer; use generate for several")
-        return self._pieces(prompt, params)
+        return self._pieces(prompt, params, cache_salt)
 
-    def _pieces(self, prompt: Prompt, params: SamplingParams) -> Iterator[str]:
+    def _pieces(self, prompt: Prompt, params: SamplingParams, cache_salt: str | None) -> Iterator[str]:
         request: Request | None = None
         try:
             with self._turn, self._interrupts():
                 # Here, on the first piece: an iterator that nobody starts must not leave a request behind.
-                request = self._add(prompt, params)
+                request = self._add(prompt, params, cache_salt)
             text = request.text
             assert isinstance(text, TextStream)
             while request.finish_reason is None:
@@ -234,12 +257,14 @@ class LLM:
     def _interrupts(self) -> SafeInterrupts:
         return SafeInterrupts(lambda: self.engine.executing)
 
-    def _add(self, prompt: Prompt, params: SamplingParams) -> Request:
-        return self.engine.requests[self.engine.add_request(prompt, params)]
+    def _add(self, prompt: Prompt, params: SamplingParams, cache_salt: str | None) -> Request:
+        return self.engine.requests[self.engine.add_request(prompt, params, cache_salt=cache_salt)]
 
-    def _add_listed(self, prompt: Prompt, params: SamplingParams, index: int, count: int) -> Request:
+    def _add_listed(
+        self, prompt: Prompt, params: SamplingParams, cache_salt: str | None, index: int, count: int
+    ) -> Request:
         try:
-            return self._add(prompt, params)
+            return self._add(prompt, params, cache_salt)
         except UsageError as error:
             if count == 1:
                 raise

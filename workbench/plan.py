@@ -48,6 +48,8 @@ class PoolView(Protocol):
     def num_blocks(self) -> int: ...
     @property
     def block_size(self) -> int: ...
+    def lost(self) -> None:
+        """Another pool has taken the cache over: nothing is in this one's blocks any more."""
 
 
 class Scheduled(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from tests.engine.cached_heads import CachedHeads
 from tests.engine.paged_fake import answer_alone
 from workbench.engine import policies
 from workbench.engine.engine import Engine
@@ -47,16 +48,32 @@ class CheckedEngine:
         self.ended: dict[str, str] = {}
         self.num_preempted: dict[str, int] = {}
         self.tokens_at_preemption: dict[str, int] = {}
+        self.cached = CachedHeads(engine.config.block_size) if engine.cache is not None else None
+        self.num_cached: dict[str, int] = {}
+        """Cached tokens of each request, as told at its first admission."""
+        self.told_cached = 0
+        self.gone: set[str] = set()
+        """Requests that may not share what they computed, because the cache was emptied meanwhile."""
         self.were_running: set[str] = set()
+        self.ran_before: set[str] = set()
+        """Who ran when the latest step began."""
         self.failed = self.executed = False
+        self.had_new: set[str] = set()
         config = engine.config
         self.in_order = config.scheduling_policy == "fcfs"
         self.oldest_first = self.in_order and config.batching == "continuous" and config.enable_chunked_prefill
         """Whether the oldest request is served in every step."""
         engine.runner = _Watched(engine.runner, self)
 
-    def add(self, prompt: list[int], params: SamplingParams, request_id: str | None = None, priority: int = 0) -> str:
-        request_id = self.engine.add_request(prompt, params, request_id, priority=priority)
+    def add(
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> str:
+        request_id = self.engine.add_request(prompt, params, request_id, priority=priority, cache_salt=cache_salt)
         request = self.engine.requests[request_id]
         limit = min(self.engine.scheduler.max_model_len, self.engine.pool.capacity + 1)
         self.expected[request_id] = Expected(*answer_alone(prompt, params, limit, self.eos, request.seed))
@@ -71,8 +88,16 @@ class CheckedEngine:
         require(not self.engine.abort(request_id), "nothing is aborted twice")
         self.check_state()
 
+    def reset_prefix_cache(self) -> None:
+        require(self.engine.reset_prefix_cache(), "a reset leaves nothing behind")
+        if self.cached is not None:
+            self.cached.forget()
+            self.gone |= {name for name, request in self.requests.items() if request.num_computed_tokens}
+            require(self.engine.pool.num_cached == 0, "nothing is cached after a reset")
+        self.check_state()
+
     def step(self) -> StepTrace:
-        unfinished = list(self.engine.requests)
+        unfinished, self.ran_before = list(self.engine.requests), self.were_running
         trace = self.engine.step()
         self._check(trace, unfinished)
         return trace
@@ -82,11 +107,14 @@ class CheckedEngine:
         self._check_tokens(trace)
         self.check_state()
         self._check_blocks(trace)
+        self._check_cache(trace)
 
     def failing_step(self, error: type[BaseException]) -> None:
         """A step whose runner raises ``error``: the engine must be able to go on from there."""
         self.failed = True
         self.executed = False
+        self.had_new.clear()
+        self.ran_before = self.were_running
         unfinished = list(self.engine.requests)
         try:
             trace = self.engine.step()
@@ -98,8 +126,11 @@ class CheckedEngine:
             self._check(trace, unfinished)
         for request_id, request in self.engine.requests.items():
             # What the lost plan moved or copied is computed again.
+            self._take_over(request_id, request.num_computed_tokens)
             require(request.num_computed_tokens in (0, self.computed[request_id]), f"{request} goes on where it stood")
             self.computed[request_id] = request.num_computed_tokens
+            if request.num_computed_tokens == 0:
+                self.gone.discard(request_id)
             self.num_preempted[request_id] = request.num_preemptions
 
     def drain(self) -> int:
@@ -122,7 +153,7 @@ class CheckedEngine:
     def check_empty(self) -> None:
         scheduler, pool = self.engine.scheduler, self.engine.pool
         require(not scheduler.running and not scheduler.waiting, "the scheduler holds nothing")
-        require(not pool.tables and pool.num_free == pool.num_blocks, "the pool is empty again")
+        require(not pool.tables and pool.num_available == pool.num_blocks, "the pool is empty again")
         if (host := self.engine.host) is not None:
             require(not host.tables and host.num_free == host.num_blocks, "the host's store is empty again")
         for request in self.requests.values():
@@ -175,6 +206,7 @@ class CheckedEngine:
             request = self.requests[request_id]
             if request_id not in kept:
                 self.computed[request_id] = 0
+                self.gone.discard(request_id)
             self.num_preempted[request_id] += 1
             require(request.num_preemptions == self.num_preempted[request_id], "preemptions add up")
             had = self.tokens_at_preemption.get(request_id, 0)
@@ -190,7 +222,10 @@ class CheckedEngine:
             item.request.request_id
             for item in plan.scheduled
             # One that comes back from the host may have a single token left: it joins with that, others with a prompt.
-            if item.kind == "decode" and restored.isdisjoint(item.request.block_table)
+            if item.kind == "decode"
+            and restored.isdisjoint(item.request.block_table)
+            # So does one whose tokens were all cached.
+            and (self.cached is None or item.request.request_id in self.were_running)
         ]
         running = [request for request in scheduler.running if request.status is Status.RUNNING]
         held = [request.request_id for request in scheduler.running if request.status is Status.HELD]
@@ -200,7 +235,8 @@ class CheckedEngine:
             reason = told.get(request.request_id)
             true = request.request_id in served
             if reason == "budget":
-                true = left == 0 or whole or bool(plan.preempted) or not self.in_order
+                # After a failure one who waits may go before one who runs, and then find no blocks.
+                true = left == 0 or whole or bool(plan.preempted) or not self.in_order or self.failed
             elif reason == "prefill_first":
                 true = config.batching == "prefill-first" and not decodes and bool(served)
             require(true, f"{request} runs and is served unless the budget is spent: {reason}")
@@ -215,16 +251,19 @@ class CheckedEngine:
             require(told.get(request.request_id), f"{request} waits and is told why")
         if scheduler.waiting:
             head = scheduler.waiting[0]
-            need = head.num_tokens - head.num_computed_tokens
+            blocks = scheduler.cached_head(head)
+            start = head.num_computed_tokens or len(blocks) * pool.block_size
+            need = head.num_tokens - start
             if config.batching == "prefill-first" and decodes:
                 left = config.max_num_batched_tokens  # what it had before it was found that only decodes can go on
-            missing = pool.blocks_for(head.num_computed_tokens + min(need, left, scheduler.chunk_limit))
+            missing = pool.blocks_for(start + min(need, left, scheduler.chunk_limit)) - len(blocks)
+            missing += sum(pool.ref_counts[block] == 0 for block in blocks)
             came_back = head.num_preemptions > 0 or scheduler._returning is not None
             batched = config.batching in ("static", "dynamic")
             true = {
                 "budget": left == 0 or (whole and need > left),
                 "max_num_seqs": len(scheduler.running) == config.max_num_seqs or bool(plan.preempted),
-                "no_blocks": bool(plan.preempted) or missing > pool.num_free or (came_back and bool(running)),
+                "no_blocks": bool(plan.preempted) or missing > pool.num_available or (came_back and bool(running)),
                 "waiting_batch": batched and (bool(scheduler.running) or self.engine.more_may_come),
             }
             reason = told[head.request_id]
@@ -232,12 +271,14 @@ class CheckedEngine:
             if reason == "max_num_seqs" and config.scheduling_policy == "priority":
                 last = scheduler.running[-1]
                 joined = served - self.were_running  # one in a step is let in at the cost of another
+                scarce = pool.blocks_for(head.num_tokens) > pool.num_available + len(last.block_table)
                 require(
-                    not policies.may_displace(head, last) or came_back or plan.preempted or joined,
+                    not policies.may_displace(head, last) or came_back or plan.preempted or joined or scarce,
                     f"{head} waits for {last} to end",
                 )
 
     def _check_shares(self, trace: StepTrace, unfinished: list[str]) -> None:
+        self.had_new = {item["request_id"] for item in trace.new_tokens}
         config = self.engine.config
         limit = config.long_prefill_token_threshold or config.max_num_batched_tokens
         ids = [item["request_id"] for item in trace.scheduled]
@@ -245,7 +286,9 @@ class CheckedEngine:
             len(ids) == len(set(ids)) <= config.max_num_seqs, "a request has one share, and at most max_num_seqs do"
         )
         if self.oldest_first:
-            require(not unfinished or unfinished[0] in ids, "the oldest unfinished request is served in every step")
+            # One that a failure has sent away needs room for all its tokens, and others go on meanwhile.
+            true = not unfinished or unfinished[0] in ids or (self.failed and bool(ids))
+            require(true, "the oldest unfinished request is served in every step")
         if unfinished and not ids:
             reasons = {skip["reason"] for skip in trace.skipped} - {"queue_limit"}
             limit_reached = len(self.engine.scheduler.waiting) == config.max_num_queued_reqs
@@ -258,8 +301,22 @@ class CheckedEngine:
             request_id, count = item["request_id"], item["num_tokens"]
             require(request_id not in trace.preempted, f"{request_id} is not served in the step that preempts it")
             require(1 <= count <= limit, f"{request_id} gets between 1 and {limit} tokens, not {count}")
+            self._take_over(request_id, item["num_computed_tokens"])
             require(item["num_computed_tokens"] == self.computed[request_id], f"{request_id} goes on where it stood")
             self.computed[request_id] += count
+
+    def _take_over(self, request_id: str, start: int) -> None:
+        """One that joins may begin with tokens that another has computed; what was computed before, and no more."""
+        request = self.requests[request_id]
+        if self.cached is None or self.computed[request_id] or request_id in self.ran_before:
+            return
+        known = self.cached.longest(request.cache_salt, request.token_ids[: request.num_tokens - 1])
+        if request_id in self.had_new:  # the token of this very step was not known yet
+            known = self.cached.longest(request.cache_salt, request.token_ids[: request.num_tokens - 2])
+        require(start <= known, f"{request_id} takes {start} tokens over and {known} are computed, save its last")
+        if self.engine.pool.evicted == 0 and not self.failed:
+            require(start == known, f"{request_id} takes {start} tokens over although {known} are cached")
+        self.computed[request_id] = start
 
     def _check_tokens(self, trace: StepTrace) -> None:
         new = {item["request_id"]: item["token_id"] for item in trace.new_tokens}
@@ -301,6 +358,27 @@ class CheckedEngine:
             else:
                 true = held == needed or (request.status is Status.HELD and held == 0)
             require(true or self.failed, f"{request} holds {held} blocks and needs {needed}")
+
+    def _check_cache(self, trace: StepTrace) -> None:
+        cache = self.engine.cache
+        if cache is None or self.cached is None:
+            require(trace.cached_tokens == trace.blocks["evicted"] == 0, "nothing is cached")
+            return
+        self.told_cached += trace.cached_tokens
+        require(trace.blocks["cached"] == cache.num_cached, "cached blocks are told")
+        for request_id, request in self.requests.items():
+            if request.status is Status.RUNNING:
+                told = self.num_cached.setdefault(request_id, request.num_cached_tokens)
+                require(told == request.num_cached_tokens, f"{request}: recomputation is no hit")
+            elif request.num_cached_tokens:
+                self.num_cached.setdefault(request_id, request.num_cached_tokens)
+            require(request.num_cached_tokens < request.num_prompt_tokens, f"{request}: the last token is computed")
+            if request.request_id not in self.gone and request.num_computed_tokens:
+                self.cached.computed(request.cache_salt, request.token_ids[: request.num_computed_tokens])
+        require(self.told_cached == sum(self.num_cached.values()), "the trace tells every cached token once")
+        require(self.told_cached == cache.stats.hit_tokens, "hits are counted once, at the first admission")
+        admitted = sum(request.first_scheduled_time is not None for request in self.requests.values())
+        require(cache.stats.queries == admitted, "every request asks once, when it is first admitted")
 
 
 class _Watched:

@@ -66,8 +66,8 @@ class PagedFake:
             for row in range(self.block_size):
                 self.memory[target, row] = self.memory.get((source, row), -1)
         if self.pool is not None:
-            held = self.pool.ref_counts
-            self.memory = {place: token for place, token in self.memory.items() if held[place[0]]}
+            kept = self.pool.is_kept
+            self.memory = {place: token for place, token in self.memory.items() if kept(place[0])}
         for item in plan.scheduled:
             for position in range(item.start, item.start + item.num_tokens):
                 place = self._place(item.request.block_table, position)

@@ -18,7 +18,7 @@ from workbench.plan import StepPlan
 from workbench.sampling_params import SamplingParams
 
 SEEN = {"schedules": 0, "steps": 0, "preemptions": 0, "most_preemptions": 0, "aborts": 0, "failures": 0, "refusals": 0,
-        "swapped_blocks": 0, "displaced": 0, "idle_slots": 0}  # fmt: skip
+        "swapped_blocks": 0, "displaced": 0, "idle_slots": 0, "cached_tokens": 0, "evicted": 0}  # fmt: skip
 
 
 CROWDED = {"block_size": 2, "num_kv_blocks": 12, "max_model_len": 25, "max_num_seqs": 8, "max_num_batched_tokens": 64}
@@ -27,6 +27,7 @@ WAYS: list[dict[str, Any]] = [
     {**CROWDED, "num_host_kv_blocks": 20},
     {**CROWDED, "scheduling_policy": "priority"},
     {"batching": "static"},
+    {**CROWDED, "prefix_index": "radix", "num_kv_blocks": 16},
 ]
 """Options that the short run holds fast, in turn: what is rare among all settings is common among these."""
 FORCED: dict[str, Any] = {}
@@ -50,6 +51,8 @@ class EngineMachine(RuleBasedStateMachine):
         enable_chunked_prefill=st.sampled_from([True, True, False]),
         num_host_kv_blocks=st.sampled_from([None, 1, 3, 20]),
         max_num_queued_reqs=st.sampled_from([None, None, 4]),
+        prefix_index=st.sampled_from([None, "radix", "hash"]),
+        eviction_policy=st.sampled_from(["lru", "lru", "lfu", "fifo"]),
     )
     def open(self, eos: list[int], **options: Any) -> None:
         options |= FORCED
@@ -57,6 +60,10 @@ class EngineMachine(RuleBasedStateMachine):
             del options["long_prefill_token_threshold"]
         if options["num_host_kv_blocks"] is not None:
             options["preemption_mode"] = "swap"
+        if options["prefix_index"] is None:
+            del options["prefix_index"], options["eviction_policy"]
+        else:
+            options["enable_prefix_caching"] = True
         if options["batching"] == "dynamic":
             options["max_wait_ms"] = 3000.0
         self.engine = open_engine(eos, **options)
@@ -84,12 +91,27 @@ class EngineMachine(RuleBasedStateMachine):
                 stop_token_ids=draw.choice([(), (draw.randrange(VOCAB_SIZE),)]),
             )
             priority = draw.randint(-2, 2) if config.scheduling_policy == "priority" else 0
+            salt = draw.choice([None, None, "a"]) if config.enable_prefix_caching else None
             try:
-                self.checked.add([draw.randrange(VOCAB_SIZE) for _ in range(length)], params, priority=priority)
+                self.checked.add(self._prompt(draw, length), params, priority=priority, cache_salt=salt)
             except QueueFull:
                 # Whoever was preempted waits again without being asked, so there may be more than the limit.
                 assert len(self.engine.scheduler.waiting) >= config.max_num_queued_reqs
                 SEEN["refusals"] += 1
+
+    def _prompt(self, draw: Random, length: int) -> list[int]:
+        """Random tokens; with a cache most begin as what was said before did."""
+        prompt = [draw.randrange(VOCAB_SIZE) for _ in range(length)]
+        if self.engine.cache is not None and self.checked.requests and draw.random() < 0.7:
+            said = draw.choice(list(self.checked.requests.values())).token_ids
+            common = min(draw.choice([length, draw.randint(0, length)]), len(said))
+            prompt[:common] = said[:common]
+        return prompt
+
+    @precondition(lambda self: self.engine.cache is not None)
+    @rule()
+    def empty_the_cache(self) -> None:
+        self.checked.reset_prefix_cache()
 
     @rule(more=st.booleans())
     def tell_whether_more_may_come(self, more: bool) -> None:
@@ -152,6 +174,8 @@ class EngineMachine(RuleBasedStateMachine):
             SEEN["most_preemptions"] = max([SEEN["most_preemptions"], *counts])
             SEEN["displaced"] += sum(request.num_displaced for request in self.checked.requests.values())
             SEEN["swapped_blocks"] += self.engine.host.restored if self.engine.host else 0
+            SEEN["cached_tokens"] += self.checked.told_cached
+            SEEN["evicted"] += self.engine.pool.evicted
 
 
 def run(max_examples: int, fixed: bool, ways: list[dict[str, Any]]) -> dict[str, int]:
@@ -176,11 +200,11 @@ def run(max_examples: int, fixed: bool, ways: list[dict[str, Any]]) -> dict[str,
 
 
 def test_random_schedules() -> None:
-    seen = run(400, fixed=True, ways=WAYS)
+    seen = run(500, fixed=True, ways=WAYS)
     # Nothing is shown by schedules in which nothing happens.
     least = {"steps": 2000, "preemptions": 25, "most_preemptions": 2, "aborts": 50, "failures": 30, "refusals": 50}
-    least |= {"swapped_blocks": 20, "displaced": 3, "idle_slots": 10}
-    assert all(seen[name] >= count for name, count in least.items()), seen
+    least |= {"swapped_blocks": 20, "displaced": 3, "idle_slots": 10, "cached_tokens": 500, "evicted": 200}
+    assert {name: seen[name] for name, count in least.items() if seen[name] < count} == {}
 
 
 @pytest.mark.proof

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from random import Random
 from typing import Any
 
 import pytest
 
-from tests.engine.checked import BrokenRule, CheckedEngine
-from tests.engine.paged_fake import VOCAB_SIZE, PagedFake, open_engine
+from tests.engine.checked import BrokenRule
+from tests.engine.crowded import KINDS, exercise
+from tests.engine.paged_fake import PagedFake
 from workbench.config import EngineConfig
 from workbench.engine import admission, policies
-from workbench.engine.admission import QueueFull
 from workbench.engine.places import Joining
 from workbench.engine.policies import Continuous, Static
 from workbench.engine.request import Request, Status
@@ -21,59 +19,9 @@ from workbench.engine.scheduler import Scheduler
 from workbench.kv.block_store import BlockStore
 from workbench.kv.pool import BlockPool, OutOfBlocks
 from workbench.plan import Move, StepPlan, StepResult
-from workbench.sampling_params import SamplingParams
 
 CAUGHT = (AssertionError, OutOfBlocks, IndexError, KeyError)
 """A broken rule or, where the bug breaks the engine before any check is reached, its own error."""
-
-
-SMALL = {"num_kv_blocks": 9, "block_size": 3, "max_model_len": 28, "max_num_batched_tokens": 7, "max_num_seqs": 3}
-SWAP = {"preemption_mode": "swap"}
-PRIORITY = {"scheduling_policy": "priority", "num_kv_blocks": 16}
-STATIC = {"batching": "static"}
-FEW_MAY_QUEUE = {**STATIC, "max_num_queued_reqs": 2}
-WHOLE = {"enable_chunked_prefill": False, "max_num_batched_tokens": 12}
-LONG = {"num_kv_blocks": 30, "block_size": 2, "max_model_len": 60, "max_num_batched_tokens": 6, "max_num_seqs": 4}
-FAILING = {**SWAP, "failing": True}
-KINDS: list[dict[str, Any]] = [{}, SWAP, FAILING, PRIORITY, STATIC, FEW_MAY_QUEUE, WHOLE, LONG]
-
-
-class RunnerFailed(RuntimeError):
-    pass
-
-
-def exercise(seed: int, failing: bool = False, **options: Any) -> None:
-    """A crowded engine with arrivals, aborts and preemptions, every step checked, until all is done.
-
-    ``failing``: now and then the runner fails before it has done anything.
-    """
-    draw = Random(seed)
-    options = {**SMALL, **options}
-    engine = open_engine((5,), **options)
-    fake, checked = engine.runner, CheckedEngine(engine, (5,))
-    engine.more_may_come = True
-    longest = min(15, options["max_num_batched_tokens"] if "enable_chunked_prefill" in options else 15)
-
-    def fail(plan: StepPlan) -> None:
-        raise RunnerFailed
-
-    for _ in range(50):
-        if draw.random() < 0.6:
-            length = draw.randint(1, longest)
-            most = draw.choice([None, draw.randint(1, 28 - length)])
-            params = SamplingParams(max_tokens=most, min_tokens=draw.choice([0, 0, min(most or 3, 3)]))
-            priority = draw.randint(0, 3) if "scheduling_policy" in options else 0
-            with suppress(QueueFull):
-                checked.add([draw.randrange(VOCAB_SIZE) for _ in range(length)], params, priority=priority)
-        if engine.requests and draw.random() < 0.15:
-            checked.abort(draw.choice(list(engine.requests)))
-        if failing and draw.random() < 0.3:
-            fake.before = fail
-            checked.failing_step(RunnerFailed)
-            fake.before = lambda plan: None
-        checked.step()
-    checked.drain()
-    assert sum(checked.num_preempted.values()) > 3 or "batching" in options
 
 
 def exercise_all(kinds: list[dict[str, Any]] = KINDS) -> None:
@@ -331,7 +279,7 @@ def answers_never_returned(patch: pytest.MonkeyPatch) -> None:
 
 def hoarding(patch: pytest.MonkeyPatch) -> None:
     """Complete answers keep their blocks even where another member of the batch cannot go on without."""
-    patch.setattr(Scheduler, "_free", lambda self, num_blocks: num_blocks <= self.pool.num_free)
+    patch.setattr(Scheduler, "_free", lambda self, num_blocks, head=(): self._can_have(num_blocks, head))
 
 
 def cut_although_whole(patch: pytest.MonkeyPatch) -> None:

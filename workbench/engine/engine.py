@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,13 @@ from workbench.config import EngineConfig
 from workbench.engine.admission import QueueFull, check_priority, check_queue
 from workbench.engine.clock import Clock, WallClock
 from workbench.engine.request import Request, TextSink
-from workbench.engine.request_checks import check_arguments, checked_token_ids
+from workbench.engine.request_checks import check_arguments, check_cache_salt, check_params, checked_token_ids
 from workbench.engine.scheduler import Scheduler
 from workbench.engine.trace import StepTrace, TraceWriter
 from workbench.errors import UsageError
 from workbench.kv.block_store import HOST, BlockStore
-from workbench.kv.pool import BlockPool
+from workbench.kv.caching_pool import CachingPool, open_pool
+from workbench.kv.prefix_index import MAX_TOKEN_ID
 from workbench.plan import Runner, StepPlan, StepResult
 from workbench.sampling_params import MAX_SEED, SamplingParams
 
@@ -31,7 +32,7 @@ class Engine:
     ``config`` must say ``num_kv_blocks`` and ``max_model_len`` (`LLM` works them out from the model and the memory).
     ``tokenize`` turns text prompts into token ids; without it prompts must be token ids. ``open_text`` makes the text
     of a new answer (request id, parameters); without it stop strings are refused. ``listeners`` are called with
-    each `StepTrace`.
+    each `StepTrace`. ``kv_fields``: what keys and values depend on besides the tokens (`workbench.kv.namespace`).
     """
 
     def __init__(
@@ -44,13 +45,16 @@ class Engine:
         vocab_size: int | None = None,
         tokenize: Callable[[str], list[int]] | None = None,
         open_text: Callable[[str, SamplingParams], TextSink] | None = None,
+        kv_fields: Mapping[str, str] | None = None,
     ) -> None:
         if config.num_kv_blocks is None or config.max_model_len is None:
             raise UsageError("an Engine needs num_kv_blocks and max_model_len; LLM works them out from the model")
         self.config = config
         self.runner = runner
         self.clock: Clock = clock or WallClock()
-        self.pool = BlockPool(config.num_kv_blocks, config.block_size)
+        self.pool = open_pool(config, kv_fields)
+        self.cache = self.pool if isinstance(self.pool, CachingPool) else None
+        """The pool, where it keeps what was computed (``enable_prefix_caching``)."""
         self.host: BlockStore | None = None
         """Where preempted requests' blocks go (``preemption_mode="swap"``)."""
         if config.preemption_mode == "swap":
@@ -72,7 +76,7 @@ class Engine:
         self._inputs: list[dict[str, Any]] = []
         self._aborted: list[Request] = []
         self._refused: list[str] = []
-        self._counted = (0,) * 5
+        self._counted = (0,) * 7
 
     def add_request(
         self,
@@ -82,18 +86,21 @@ class Engine:
         tenant: str | None = None,
         priority: int = 0,
         arrival_time: float | None = None,
+        cache_salt: str | None = None,
     ) -> str:
         """Queues a prompt (text or token ids) and returns its request id.
 
         ``arrival_time``: seconds of the engine's clock, now unless given; negative for what arrived before the clock
-        was made. Raises UsageError, a ValueError, for what could never run: an empty prompt, a token outside the
+        was made. ``cache_salt``: with prefix caching, share cached blocks only with requests of the same salt; empty
+        text is none. Raises UsageError, a ValueError, for what could never run: an empty prompt, a token outside the
         vocabulary, more tokens than the context or the pool holds, an id that is in use. Raises QueueFull, which has a
         ``reason``, where ``max_num_queued_reqs`` wait already.
         """
         params = SamplingParams() if params is None else params
         check_arguments(params, request_id, tenant, priority, arrival_time)
+        check_cache_salt(cache_salt, self.cache is not None)
         token_ids = self._token_ids(prompt)
-        self._check_params(params)
+        check_params(params, self._vocab_size, self._open_text is not None)
         max_num_tokens = self.scheduler.max_num_tokens(len(token_ids), params.max_tokens)
         check_priority(self.config, priority := int(priority))
         if request_id is None:
@@ -107,7 +114,8 @@ class Engine:
         taken = next((name for name in names if name in self.requests), None)
         if taken is not None:
             raise UsageError(f"request_id {taken!r} is in use by an unfinished request: choose another")
-        told = {"arrival_time": now, **({"priority": priority} if priority else {})}
+        told: dict[str, Any] = {"arrival_time": now, **({"priority": priority} if priority else {})}
+        told |= {"cache_salt": cache_salt} if cache_salt else {}
         first = {"prompt_token_ids": token_ids, "params": {**params.to_dict(), "seed": seed}}
         try:
             check_queue(self.config, len(self.scheduler.waiting), len(names))
@@ -131,6 +139,7 @@ class Engine:
                 priority=priority,
                 text=self._open_text(name, params) if self._open_text else None,
                 group=group,
+                cache_salt=cache_salt or "",
             )
             self.requests[name] = request
             self.scheduler.add(request)
@@ -190,7 +199,9 @@ class Engine:
         planned = self.clock.now()
         for item in plan.scheduled:
             request = item.request
-            if item.start == 0 and isinstance(request, Request) and request.first_scheduled_time is None:
+            if not isinstance(request, Request) or item.start != request.num_cached_tokens:
+                continue
+            if request.first_scheduled_time is None:
                 request.first_scheduled_time = planned
         result = self._execute(plan) if plan.scheduled or plan.moves else StepResult(())
         executed = self.clock.now()
@@ -227,8 +238,8 @@ class Engine:
             raise failure
 
     def stats(self) -> dict[str, int]:
-        """Counts since the start and the state now."""
-        return {
+        """Counts since the start and the state now; with prefix caching also its queries and hits."""
+        told = {
             "num_steps": self._num_steps,
             "num_added": self._num_added,
             "num_finished": self._num_finished + len(self._aborted),
@@ -241,19 +252,47 @@ class Engine:
             "num_free_host_blocks": self.host.num_free if self.host else 0,
             "num_host_kv_blocks": self.host.num_blocks if self.host else 0,
         }
+        if self.cache is not None:
+            told |= {f"prefix_{name}": count for name, count in self.cache.stats._asdict().items()}
+            told |= {"num_cached_blocks": self.cache.num_cached, "num_evicted_blocks": self.cache.evicted}
+        return told
 
     def reset_prefix_cache(self) -> bool:
-        """True when no block is cached afterwards. Prefix caching is not built yet, so nothing ever is."""
-        return True
+        """Forgets all cached keys and values; whether none can be met any more.
+
+        Also while requests run: they keep their blocks, but nobody else finds these, now or later. Must be called when
+        weights have changed in place.
+        """
+        if self.cache is None:
+            return True
+        self.cache.reset()
+        self._note({"reset_prefix_cache": True})
+        return self.cache.index.num_blocks == 0
+
+    def use_kv_fields(self, **fields: str) -> None:
+        """Says that keys and values now depend on something else (see ``kv_fields``), such as other weights.
+
+        What is cached is met again only when all fields are again what they were. Without prefix caching there is
+        nothing to meet. Raises UsageError while requests are unfinished: theirs would be of both kinds.
+        """
+        if self.requests:
+            raise UsageError(
+                f"{len(self.requests)} requests are unfinished: finish or abort them before kv_fields change"
+            )
+        if self.cache is not None:
+            self.cache.fields |= fields
 
     def record(self, path: str | Path, **header: Any) -> TraceWriter:
         """Writes every step from now on to ``path`` as JSONL, until the returned writer is closed.
 
-        A recording that is to be replayed must begin while no request is unfinished.
+        A recording that is to be replayed must begin while no request is unfinished and nothing is cached
+        (`reset_prefix_cache`).
         """
         if self._inputs and not self.requests:
             self.step()  # An empty step tells of the requests that ended before, so the recording need not.
         told = {"eos_token_ids": list(self._eos_token_ids), "more_may_come": self.more_may_come}
+        if self.cache is not None:
+            told["num_cached_blocks"] = self.cache.num_cached
         writer = TraceWriter(path, {"config": self.config.to_dict(), **told, **header}, on_close=self._forget)
         self.listeners.append(writer)
         return writer
@@ -276,24 +315,12 @@ class Engine:
     def _note(self, event: dict[str, Any]) -> None:
         self._inputs.append({**event, "during_step": True} if self.executing else event)
 
-    def _check_params(self, params: SamplingParams) -> None:
-        if params.stop and self._open_text is None:
-            raise UsageError(
-                f"stop={params.stop!r} needs a tokenizer and this model came without one: use stop_token_ids"
-            )
-        for name in ("logit_bias", "stop_token_ids"):
-            for token_id in getattr(params, name) or ():
-                if self._vocab_size is not None and token_id >= self._vocab_size:
-                    raise UsageError(
-                        f"{name}: token id {token_id} is out of range; the vocabulary has {self._vocab_size}"
-                    )
-
     def _token_ids(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):
             if self._tokenize is None:
                 raise UsageError("a text prompt needs a tokenizer and this model came without one: give token ids")
             return self._tokenize(prompt)
-        return checked_token_ids(prompt, self._vocab_size)
+        return checked_token_ids(prompt, self._vocab_size, MAX_TOKEN_ID if self.cache else None)
 
     def _trace(
         self,
@@ -315,8 +342,11 @@ class Engine:
         self._num_finished += len(ended)
         host = self.host
         moved = (host.allocated, host.restored) if host else (0, 0)
-        counted = (self.pool.allocated, self.pool.freed, self.pool.shared, *moved)
-        changes = [after - before for after, before in zip(counted, self._counted, strict=True)]
+        pool = self.pool
+        hits = self.cache.stats.hit_tokens if self.cache else 0
+        counted = (pool.allocated, pool.freed, pool.shared, *moved, pool.evicted, hits)
+        *changes, cached_tokens = [after - before for after, before in zip(counted, self._counted, strict=True)]
+        names = ("allocated", "freed", "shared", "swapped_out", "swapped_in", "evicted")
         skipped = [{"request_id": skip.request_id, "reason": skip.reason} for skip in plan.skipped]
         skipped += [{"request_id": name, "reason": QueueFull.reason} for name in self._refused]
         wake_time = self.scheduler.wake_time(start)
@@ -337,12 +367,12 @@ class Engine:
             preempted=plan.preempted,
             finished=[{"request_id": r.request_id, "reason": r.finish_reason or ""} for r in ended],
             blocks={
-                **dict(zip(("allocated", "freed", "shared", "swapped_out", "swapped_in"), changes, strict=True)),
-                "evicted": 0,
-                "free": self.pool.num_free,
-                "total": self.pool.num_blocks,
+                **dict(zip(names, changes, strict=True)),
+                **({"cached": pool.num_cached} if self.cache else {}),
+                "free": pool.num_free,
+                "total": pool.num_blocks,
             },
-            cached_tokens=0,
+            cached_tokens=cached_tokens,
             new_tokens=[{"request_id": request.request_id, "token_id": token_id} for request, token_id in appended],
             flops=result.flops,
             bytes=result.bytes,

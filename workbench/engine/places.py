@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from workbench.config import EngineConfig
 from workbench.engine import admission, policies
 from workbench.engine.request import Request, Status
 from workbench.kv.block_store import POOL, BlockStore
+from workbench.kv.caching_pool import CachingPool
 from workbench.kv.pool import BlockPool
 from workbench.plan import StepPlan
 
@@ -21,8 +23,11 @@ class Joining(NamedTuple):
 
     request: Request
     start: int
+    """Tokens whose KV is there already: cached, shared by the donor, or kept by the host."""
     donor: Request | None
     """Another answer to the same prompt whose blocks it may share."""
+    head: Sequence[int] = ()
+    """Cached blocks of its first ``start`` tokens."""
 
 
 class Places:
@@ -36,6 +41,8 @@ class Places:
     def __init__(self, config: EngineConfig, pool: BlockPool, host: BlockStore | None = None) -> None:
         self.config = config
         self.pool = pool
+        self.cache = pool if isinstance(pool, CachingPool) else None
+        """The pool, where it keeps what was computed (``enable_prefix_caching``)."""
         self.host = host
         self.max_num_seqs = config.max_num_seqs
         self.max_num_batched_tokens = config.max_num_batched_tokens
@@ -53,6 +60,8 @@ class Places:
     def add(self, request: Request) -> None:
         request.rank = (self._urgency(request), self._num_added)
         self._num_added += 1
+        if self.cache is not None:
+            self.cache.enroll(request.request_id, request.cache_salt)
         _enter(self.waiting, request)
 
     def abort(self, request: Request) -> None:
@@ -77,26 +86,46 @@ class Places:
                     self.host.drop(request.request_id)
                     _forget(request)
 
+    def cached_head(self, request: Request) -> list[int]:
+        """Blocks that hold the head of a waiting request's tokens, so that it need not compute them.
+
+        The last token is always left to compute: its logits are wanted. So are those of all prompt tokens whose log
+        probabilities are still to be told (``prompt_logprobs``).
+        """
+        if self.cache is None or request.num_computed_tokens:
+            return []
+        most = len(request.token_ids) - 1
+        if request.params.prompt_logprobs is not None and request.num_prompt_logprobs < request.num_prompt_tokens - 1:
+            most = min(most, request.num_prompt_logprobs)
+        return self.cache.match(request.request_id, request.token_ids, most // self.pool.block_size)
+
     def _join(self, plan: StepPlan, candidate: Joining, num_tokens: int) -> bool:
         """Lets a waiting request run and compute ``num_tokens`` tokens. False where there are not enough blocks."""
-        request, start, donor = candidate
+        request, start, donor, head = candidate
         pool, came_back = self.pool, request.num_preemptions > 0
         behind = len(request.token_ids) - start - num_tokens
-        shared = start // pool.block_size if donor else 0
+        shared = start // pool.block_size if donor else len(head)
         # One that was preempted takes the blocks for all its tokens at once, so that nobody has them before it.
         missing = pool.blocks_for(start + num_tokens + (behind if came_back else 0)) - shared
         spare = 0
         if came_back:
             spare = admission.growth(request, behind, self.running, pool, self.max_num_batched_tokens, self.chunk_limit)
         too_early = self._returning is not None or request.request_id in plan.preempted
-        if too_early or not self._free(missing + spare):
+        if too_early or not self._free(missing + spare, head):
             return False
         _leave(self.waiting, request)
         _enter(self.running, request)
         request.status = Status.RUNNING
         request.block_table = pool.open(request.request_id)
         if donor:
-            pool.share(request.request_id, donor.block_table[:shared])
+            pool.follow(request.request_id, donor.request_id, shared, request.token_ids)
+        elif self.cache is not None and request.num_computed_tokens == 0:
+            self.cache.adopt(request.request_id, head)
+            request.num_computed_tokens = start
+            if not came_back:
+                # Here, once in a request's life: what it computes again after a preemption is no hit.
+                request.num_cached_tokens = start
+                self.cache.count_query(request.num_prompt_tokens, len(head))
         pool.grow(request.request_id, missing)
         if donor:
             request.num_computed_tokens = start
@@ -121,17 +150,23 @@ class Places:
         head, running, pool = self.waiting[0], self.running, self.pool
         if not running or head.priority >= running[-1].priority or self._is_anyone_returning():
             return
-        num_tokens = min(len(head.token_ids), self.chunk_limit, self.max_num_batched_tokens)
+        cached = self.cached_head(head)
+        start = len(cached) * pool.block_size
+        num_tokens = start + min(len(head.token_ids) - start, self.chunk_limit, self.max_num_batched_tokens)
         needed = pool.blocks_for(len(head.token_ids) if head.num_preemptions else num_tokens)
-        seats, free = self.max_num_seqs - len(running), pool.num_free
+        needed -= sum(pool.ref_counts[block] > 0 for block in cached)
+        seats, free = self.max_num_seqs - len(running), pool.num_available
         chosen: list[Request] = []
+        holders: dict[int, int] = {}
         for other in reversed(running):
             if seats > 0 and free >= needed:
                 break
             if other.status is Status.RUNNING and policies.may_displace(head, other):
                 chosen.append(other)
                 seats += 1
-                free += sum(pool.ref_counts[block] == 1 for block in other.block_table)
+                for block in other.block_table:
+                    holders[block] = holders.get(block, pool.ref_counts[block]) - 1
+                    free += holders[block] == 0
         if seats > 0 and free >= needed:
             for other in chosen:
                 other.num_displaced += 1
@@ -147,14 +182,25 @@ class Places:
         self.pool.grow(request.request_id, num_blocks)
         return True
 
-    def _free(self, num_blocks: int) -> bool:
-        """Whether so many blocks are free, once those that complete answers hold are given up as far as it takes."""
-        if num_blocks > self.pool.num_free and self.batching.keeps_seats:
+    def _free(self, num_blocks: int, head: Sequence[int] = ()) -> bool:
+        """Whether so many blocks can be had, once those that complete answers hold are given up as far as it takes.
+
+        ``head``: cached blocks that are to be used, so they cannot be given up for others.
+        """
+        if self._can_have(num_blocks, head):
+            return True
+        if self.batching.keeps_seats:
             for request in self.running:
-                if request.status is Status.HELD and request.block_table and num_blocks > self.pool.num_free:
+                if request.status is Status.HELD and request.block_table:
                     self.pool.release(request.request_id)
                     request.block_table = []
-        return num_blocks <= self.pool.num_free
+                    if self._can_have(num_blocks, head):
+                        return True
+        return False
+
+    def _can_have(self, num_blocks: int, head: Sequence[int]) -> bool:
+        used = self.cache.num_unheld(head) if self.cache is not None and head else 0
+        return num_blocks + used <= self.pool.num_available
 
     def _preempt(self, request: Request, plan: StepPlan, swap: bool = True) -> None:
         """Takes a running request's blocks away. Its KV goes to the host if there is room, else it is lost."""
@@ -179,6 +225,8 @@ class Places:
             self.pool.release(request.request_id)
         if self.host is not None:
             self.host.drop(request.request_id)
+        if self.cache is not None:
+            self.cache.dismiss(request.request_id)
         request.block_table = []
         request.status = Status.FINISHED
         request.finish_reason = reason

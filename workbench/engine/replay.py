@@ -72,8 +72,14 @@ def replay(path: str | Path, **changes: Any) -> Iterator[Replayed]:
     header, steps = read_run(path)
     runner = _RecordedTokens()
     clock = VirtualClock()
+    config = _config(path, header).replace(**changes)
+    if config.enable_prefix_caching and header.get("num_cached_blocks"):
+        raise UsageError(
+            f"{path} was recorded with {shown(header['num_cached_blocks'])} blocks cached before its first step, which "
+            "it does not tell of: record again after reset_prefix_cache(), or replay with enable_prefix_caching=False"
+        )
     engine = Engine(
-        _config(path, header).replace(**changes),
+        config,
         runner,
         clock=clock,
         eos_token_ids=_eos(path, header),
@@ -123,6 +129,8 @@ def _take_in(engine: Engine, events: list[dict[str, Any]]) -> None:
             engine.abort(event["abort"])
         elif "more_may_come" in event:
             engine.more_may_come = event["more_may_come"]
+        elif "reset_prefix_cache" in event:
+            engine.reset_prefix_cache()
         elif "fork_of" not in (added := event.get("add") or event["refused"]):  # else its first answer brings it along
             params = SamplingParams.from_dict(added["params"])
             with suppress(QueueFull):
@@ -132,4 +140,5 @@ def _take_in(engine: Engine, events: list[dict[str, Any]]) -> None:
                     added["request_id"],
                     priority=added.get("priority", 0),
                     arrival_time=added["arrival_time"],
+                    cache_salt=added.get("cache_salt") if engine.cache else None,
                 )

@@ -36,7 +36,7 @@ class Request:
     """
 
     __slots__ = (
-"arrival_time", "block_table", "end_reason", "finish_reason", "finish_time", "first_scheduled_time",
+"arrival_time", "block_table", "cache_salt", "end_reason", "finish_reason", "finish_time", "first_scheduled_time",
         "first_token_time", "group", "last_token_time", "logprobs", "max_num_tokens", "num_cached_tokens",
         "num_computed_tokens", "num_displaced", "num_preemptions", "num_prompt_tokens", "params", "priority",
         "prompt_logprobs", "rank", "recompute_until", "request_id", "seed", "status", "stop_token_ids", "tenant",
@@ -57,6 +57,7 @@ class Request:
         priority: int = 0,
         text: TextSink | None = None,
         group: list[Request] | None = None,
+        cache_salt: str = "",
     ) -> None:
         """``group``: the answers to the same prompt (``n``), this one among them; it adds itself."""
         self.request_id = request_id
@@ -71,6 +72,8 @@ class Request:
         self.tenant = tenant
         self.priority = priority
         self.text = text
+        self.cache_salt = cache_salt
+        """Cached blocks are shared only with requests of the same salt."""
         self.group = [] if group is None else group
         self.group.append(self)
         self.logprobs: list[Logprobs] = []
@@ -80,6 +83,7 @@ class Request:
         self.block_table: list[int] = []
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
+        """Tokens that were cached when the request was first admitted."""
         self.recompute_until = 0
         """Tokens before this index had been computed once when a preemption dropped them."""
         self.rank: tuple[float, int] = (0.0, 0)

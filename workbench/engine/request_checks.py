@@ -27,8 +27,31 @@ def check_arguments(params: Any, request_id: Any, tenant: Any, priority: Any, ar
         raise UsageError(f"tenant={shown(tenant)} is not supported yet; leave it out")
 
 
-def checked_token_ids(prompt: Any, vocab_size: int | None) -> list[int]:
-    """The token ids of a prompt that is not text, as plain ints. Raises UsageError that names the position."""
+def check_cache_salt(cache_salt: Any, caching: bool) -> None:
+    """Raises UsageError for a salt that is no text, or where nothing is cached."""
+    if cache_salt is not None and not isinstance(cache_salt, str):
+        raise UsageError(f"cache_salt={shown(cache_salt)} must be text, not a {type(cache_salt).__name__}")
+    if cache_salt and not caching:
+        raise UsageError(
+            f"cache_salt={shown(cache_salt)} has no effect without enable_prefix_caching=True: leave it out or set that"
+        )
+
+
+def check_params(params: SamplingParams, vocab_size: int | None, has_text: bool) -> None:
+    """Raises UsageError for stop strings where there is no text, and for token ids outside the vocabulary."""
+    if params.stop and not has_text:
+        raise UsageError(f"stop={params.stop!r} needs a tokenizer and this model came without one: use stop_token_ids")
+    for name in ("logit_bias", "stop_token_ids"):
+        for token_id in getattr(params, name) or ():
+            if vocab_size is not None and token_id >= vocab_size:
+                raise UsageError(f"{name}: token id {token_id} is out of range; the vocabulary has {vocab_size}")
+
+
+def checked_token_ids(prompt: Any, vocab_size: int | None, most: int | None = None) -> list[int]:
+    """The token ids of a prompt that is not text, as plain ints. Raises UsageError that names the position.
+
+    ``most``: the largest id that a prefix index can hold.
+    """
     found: list[int] = []
     for place, item in enumerate(_items(prompt)):
         token_id = as_whole(item)
@@ -38,6 +61,8 @@ def checked_token_ids(prompt: Any, vocab_size: int | None) -> list[int]:
         if token_id < 0 or (vocab_size is not None and token_id >= vocab_size):
             limit = "" if vocab_size is None else f"; the vocabulary has {vocab_size} tokens"
             raise UsageError(f"{where}: token id {shown(token_id)} is out of range{limit}")
+        if most is not None and token_id > most:
+            raise UsageError(f"{where}: token id {token_id} is too large for prefix caching, which goes up to {most}")
         found.append(token_id)
     return found
 

@@ -19,6 +19,7 @@ from workbench.kv.block_store import BlockStore
 from workbench.kv.pool import BlockPool
 from workbench.plan import Scheduled, Skipped, StepPlan, StepResult
 
+_NO_BLOCKS: list[int] = []
 MAX_SKIPPED_LISTED = 64
 """Waiting requests whose reason a plan lists. A plan must stay linear in what is scheduled, not in the queue."""
 
@@ -86,6 +87,8 @@ class Scheduler(Places):
             if (token_id is None) is item.samples:
                 raise RuntimeError(f"the runner returned {token_id!r} for {item}: one token where samples is set")
             request.num_computed_tokens += item.num_tokens
+            if self.cache is not None:
+                self.cache.publish(request.request_id, request.token_ids, request.num_computed_tokens)
             if token_id is None:
                 continue
             reason = request.append(token_id, request.request_id in text_stops)
@@ -126,6 +129,8 @@ class Scheduler(Places):
         for candidate, num_tokens in zip(joining, shares[len(served) :], strict=True):
             if not reason and num_tokens == 0:
                 reason = "budget"
+            if not reason and self.cache is not None and candidate.donor is None:
+                candidate, num_tokens, reason = self._again(plan, candidate, num_tokens)
             if not reason and not self._join(plan, candidate, num_tokens):
                 reason = "no_blocks"
             if reason:
@@ -150,16 +155,36 @@ class Scheduler(Places):
         for request in self.waiting:
             if len(found) >= seats or left <= 0:
                 break
-            start, donor = request.num_computed_tokens, None
+            start, donor, head = request.num_computed_tokens, None, _NO_BLOCKS
             if len(request.group) > 1 and start == 0 and request.num_prompt_tokens > 1:
                 donor = _donor(request)
                 if donor is not None:
                     start = request.num_prompt_tokens - 1
                 elif _prompt_is_coming(request) or (found and found[-1].request.group is request.group):
                     continue
-            found.append(Joining(request, start, donor))
+            if self.cache is not None and start == 0:
+                head = self.cached_head(request)
+                start = len(head) * self.pool.block_size
+            found.append(Joining(request, start, donor, head))
             left -= min(len(request.token_ids) - start, self.chunk_limit)
         return found
+
+    def _again(self, plan: StepPlan, candidate: Joining, num_tokens: int) -> tuple[Joining, int, str]:
+        """Looks for the cached head once more: what was there may have been given up for those served before.
+
+        Where it is shorter now, the request computes more, now or later, and may not fit the budget at once.
+        """
+        request = candidate.request
+        if candidate.head:
+            head = self.cached_head(request)
+            candidate = candidate._replace(start=len(head) * self.pool.block_size, head=head)
+        if not self.config.enable_chunked_prefill:
+            # Whole or not at all; one before it may have taken more than its share in this way.
+            need = len(request.token_ids) - candidate.start
+            num_tokens = need if need <= self.max_num_batched_tokens else num_tokens
+            if num_tokens > self.max_num_batched_tokens - plan.num_tokens:
+                return candidate, 0, "budget"
+        return candidate, num_tokens, ""
 
     def _shares(self, served: list[Request], needs: list[int], joining: list[Joining]) -> list[int]:
         """Tokens for each of ``served`` and then ``joining``: decodes come first, the others by rank."""

@@ -34,9 +34,10 @@ class StepTrace:
     finished: list[dict[str, str]]
     """``{request_id, reason}``: ``stop``, ``length`` or ``abort``."""
     blocks: dict[str, int]
-    """``{allocated, freed, shared, swapped_out, swapped_in, evicted, free, total}``: the last two of the pool now, the
-    others since the step before."""
+    """``{allocated, freed, shared, swapped_out, swapped_in, evicted, cached, free, total}``: the last three of the pool
+    now, the others since the step before. ``cached``, with prefix caching only: held by nobody and kept."""
     cached_tokens: int
+    """Tokens that requests admitted in this step did not have to compute, because their KV was cached."""
     new_tokens: list[dict[str, Any]]
     """``{request_id, token_id}``"""
     flops: int = 0
@@ -49,7 +50,8 @@ class StepTrace:
     """What came in since the step before, in order: ``{"add": {request_id, prompt_token_ids, params, …}}`` or
     ``{"abort": request_id}``; with ``"during_step": true`` what came while this step was computed. With them a run can
     be replayed. ``{"more_may_come": bool}`` says whether a batch may wait for company; ``{"refused": {…}, "reason":
-    "queue_limit"}`` tells in full of a request that was turned away."""
+    "queue_limit"}`` tells in full of a request that was turned away; ``{"reset_prefix_cache": true}`` empties the
+    cache."""
     held: list[str] = field(default_factory=list)
     """Requests that had their whole answer and kept their seat, because their batch was not done: idle slots."""
     wake_time: float | None = None

@@ -20,7 +20,7 @@ _FIELDS: dict[str, Any] = {
     "skipped": [{"request_id": _TEXT, "reason": _TEXT}],
     "preempted": [_TEXT],
     "finished": [{"request_id": _TEXT, "reason": _TEXT}],
-    "blocks": dict.fromkeys(("allocated", "freed", "shared", "evicted", "free", "total"), _COUNT),
+    "blocks": dict.fromkeys(("allocated", "freed", "shared", "evicted", "cached?", "free", "total"), _COUNT),
     "cached_tokens": _COUNT,
     "new_tokens": [{"request_id": _TEXT, "token_id": _COUNT}],
     "flops": _COUNT,
@@ -34,9 +34,10 @@ _FIELDS: dict[str, Any] = {
 }
 _ADDED = {
     "request_id": _TEXT, "arrival_time": _NUMBER, "priority?": _NUMBER, "prompt_token_ids?": [_COUNT], "params?": {},
-    "fork_of?": _TEXT,
+    "fork_of?": _TEXT, "cache_salt?": _TEXT,
 }  # fmt: skip
-_EVENTS: dict[str, Any] = {"add": _ADDED, "abort": _TEXT, "refused": _ADDED, "more_may_come": _FLAG}
+_EVENTS: dict[str, Any] = {"add": _ADDED, "abort": _TEXT, "refused": _ADDED, "more_may_come": _FLAG,
+                           "reset_prefix_cache": _FLAG}  # fmt: skip
 
 
 def check_trace(found: dict[str, Any], fields: Mapping[str, bool]) -> None:

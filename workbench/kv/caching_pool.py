@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from workbench.config import EngineConfig
 from workbench.kv.hash_chain import HashIndex
 from workbench.kv.namespace import namespace
 from workbench.kv.pool import BlockPool, OutOfBlocks
@@ -19,6 +20,15 @@ from workbench.kv.prefix_index import PrefixIndex, Trail, require
 from workbench.kv.radix import RadixIndex
 
 INDEXES: dict[str, type[PrefixIndex]] = {"radix": RadixIndex, "hash": HashIndex}
+
+
+def open_pool(config: EngineConfig, fields: Mapping[str, str] | None = None) -> BlockPool:
+    """The pool that a config asks for: a `CachingPool` with prefix caching."""
+    assert config.num_kv_blocks is not None
+    if not config.enable_prefix_caching:
+        return BlockPool(config.num_kv_blocks, config.block_size)
+    index = config.prefix_index or "radix"
+    return CachingPool(config.num_kv_blocks, config.block_size, index, config.eviction_policy, fields)
 
 
 class PrefixStats(NamedTuple):

@@ -38,7 +38,7 @@ class Node:
         self.released = 0
         """Recency: number of the release at which the lock last fell to zero."""
         self.uses = 0
-        """How often a request took the node's blocks over instead of computing them."""
+        """How often a request held the node that another had made."""
         self.born = born
         self.stamp = 0
         self.prev: Node | None = None
@@ -84,7 +84,7 @@ class LeastRecent:
 
     def locked(self, node: Node) -> None:
         before, after = node.prev, node.next
-        assert before is not None and after is not None
+        assert before is not None and after is not None, "a node that is not in line cannot leave it"
         before.next, after.prev = after, before
         node.prev = node.next = None
 

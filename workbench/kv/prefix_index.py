@@ -187,16 +187,17 @@ class PrefixIndex(ABC):
         return node
 
     def _lock(self, node: Node) -> None:
+        """Somebody who did not make the node holds it: that is a use."""
         if node.lock == 0:
             self.order.locked(node)
         node.lock += 1
+        node.uses += 1
 
     def _hold_path(self, trail: Trail, end: Node, num_blocks: int) -> None:
-        """Locks everything from ``end`` to the root for a trail that held nothing: these blocks are used again."""
+        """Locks everything from ``end`` to the root for a trail that held nothing."""
         node = end
         while node.parent is not None:
             self._lock(node)
-            node.uses += 1
             node = node.parent
         trail.end, trail.held = end, num_blocks
 

@@ -65,6 +65,8 @@ class KVCache:
                 "another engine has taken over this model's KV cache, so the keys and values of this engine's requests "
                 "are gone: finish or abort one engine's requests before the next begins, or open another LLM"
             )
+        if self._pool is not None:
+            self._pool.lost()
         self._pool = pool
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:

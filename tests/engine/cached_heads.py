@@ -1,0 +1,32 @@
+"""What a prefix cache may know, by brute force: every head of whole blocks that some request has computed.
+
+It never forgets, so it bounds what an engine may find; as long as an engine has given nothing up, it must find just
+that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class CachedHeads:
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.heads: dict[tuple[str, tuple[int, ...]], None] = {}
+
+    def computed(self, salt: str, token_ids: Sequence[int]) -> None:
+        """A request of this salt has the KV of just these tokens, and may share it."""
+        for end in range(self.block_size, len(token_ids) + 1, self.block_size):
+            self.heads[salt, tuple(token_ids[:end])] = None
+
+    def longest(self, salt: str, token_ids: Sequence[int]) -> int:
+        """Tokens of the longest head that is known."""
+        end = 0
+        while end + self.block_size <= len(token_ids):
+            if (salt, tuple(token_ids[: end + self.block_size])) not in self.heads:
+                break
+            end += self.block_size
+        return end
+
+    def forget(self) -> None:
+        self.heads.clear()

@@ -1,0 +1,28 @@
+"""A fingerprint of loaded weights: do two sets compute the same keys and values?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+
+import torch
+
+SAMPLED = 16_384
+"""Values of a tensor that are looked at, evenly spaced from its first to its last."""
+
+
+def weights_fingerprint(weights: Mapping[str, torch.Tensor]) -> str:
+    """Hexadecimal digest of names, dtypes, shapes and a sample of every tensor's values.
+
+    Another checkpoint, revision, fine-tune or random seed gives another one. It reads megabytes and not gigabytes, so
+    it does not notice a change of single values between those that it samples.
+    """
+    digest = sha256(b"workbench weights 1")
+    for name, tensor in sorted(weights.items()):
+        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        flat = tensor.detach().reshape(-1)
+        if flat.numel() > SAMPLED:
+            places = torch.linspace(0, flat.numel() - 1, SAMPLED, dtype=torch.float64).long()
+            flat = flat[places.to(flat.device)]
+        digest.update(flat.contiguous().view(torch.uint8).cpu().numpy().tobytes())
+    return digest.hexdigest()
