@@ -19,7 +19,7 @@ def assert_empty(llm: LLM) -> None:
     engine = llm.engine
     engine.pool.check()
     assert not engine.has_unfinished() and not engine.scheduler.running and not engine.scheduler.waiting
-    assert engine.pool.num_free == engine.pool.num_blocks
+    assert engine.pool.num_available == engine.pool.num_blocks
 
 
 def tokens(llm: LLM, prompts: Any = PROMPTS, params: Any = GREEDY) -> list[list[int]]:

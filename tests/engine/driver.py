@@ -60,5 +60,5 @@ def feed(engine: Engine, arrivals: list[Arrival], step_seconds: float = 1.0, las
         engine.pool.check()
         # A driver that heeds wake_time never steps in vain, so virtual time always passes.
         assert traces[-1].scheduled or traces[-1].finished, traces[-1].skipped
-    assert engine.pool.num_free == engine.pool.num_blocks
+    assert engine.pool.num_available == engine.pool.num_blocks
     return Run(traces, requests)

@@ -1,0 +1,139 @@
+"""With and without prefix caching the same tokens, on a tiny real model, whatever is evicted, preempted or swapped.
+
+Prompts share heads with each other and with answers given before. The cold engine has room for everybody.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from tests.tiny_llm import open_llm
+from workbench import LLM, SamplingParams
+from workbench.engine.engine import Engine
+
+VOCAB = 60
+SEEN = ("schedules", "hits", "evicted", "preempted", "aborts", "swapped")
+
+
+class Job(NamedTuple):
+    prompt: list[int]
+    params: SamplingParams
+    salt: str | None
+
+
+class Pair(NamedTuple):
+    """Two caches over the same weights: what runs on the one does not disturb the other."""
+
+    warm: LLM
+    cold: LLM
+
+
+@pytest.fixture(scope="module")
+def pairs(folder: Path) -> dict[int, Pair]:
+    first = open_llm(folder)
+    opened = {}
+    for size in (1, 4, 16):
+        shape = {"block_size": size, "num_kv_blocks": 1024 // size, "max_num_seqs": 16, "max_model_len": 120}
+        opened[size] = Pair(*(LLM(weights_of=first, **shape) for _ in range(2)))
+    return opened
+
+
+def warm_engine(pair: Pair, size: int, draw: Random) -> Engine:
+    chunked = draw.random() < 0.8
+    options: dict[str, Any] = {
+        "enable_prefix_caching": True,
+        "prefix_index": draw.choice(["radix", "hash"]),
+        "eviction_policy": draw.choice(["lru", "lru", "lfu", "fifo"]),
+        "num_kv_blocks": draw.choice([-(-60 // size), -(-80 // size), -(-200 // size)]),
+        "max_num_batched_tokens": draw.choice([7, 16, 40]) if chunked else 60,
+        "max_num_seqs": draw.choice([2, 4, 8]),
+        "batching": draw.choice(["continuous", "continuous", "prefill-first", "static"]),
+        "scheduling_policy": draw.choice(["fcfs", "shortest-prefill-first"]),
+        "enable_chunked_prefill": chunked,
+    }
+    if draw.random() < 0.3:
+        options |= {"preemption_mode": "swap", "num_host_kv_blocks": draw.choice([2, 64])}
+    return pair.warm.new_engine(**options)
+
+
+def jobs(draw: Random) -> list[Job]:
+    heads = [[draw.randrange(VOCAB) for _ in range(draw.randint(1, 40))] for _ in range(3)]
+    found = []
+    for number in range(draw.randint(3, 10)):
+        head = draw.choice(heads)
+        prompt = head[: draw.choice([len(head), draw.randint(1, len(head))])]
+        prompt = prompt + [draw.randrange(VOCAB) for _ in range(draw.choice([0, 0, 1, 5]))]
+        count = draw.randint(1, 12)
+        n = draw.choice([1, 1, 1, 3])
+        params = SamplingParams(temperature=number % 2, seed=number, max_tokens=count, ignore_eos=True, n=n)
+        found.append(Job(prompt, params, draw.choice([None, None, "tenant"])))
+    return found
+
+
+def cold_answers(pair: Pair, asked: list[Job]) -> list[list[list[int]]]:
+    outputs = pair.cold.generate([job.prompt for job in asked], [job.params for job in asked], use_tqdm=False)
+    return [[answer.token_ids for answer in output.outputs] for output in outputs]
+
+
+def schedule(pair: Pair, size: int, seed: int, seen: dict[str, int]) -> None:
+    draw = Random(seed)
+    engine, asked = warm_engine(pair, size, draw), jobs(draw)
+    expected = cold_answers(pair, asked)
+    for turn in range(2):
+        if turn:  # the next turn of every talk: prompt, first answer and a word more
+            asked = [job._replace(prompt=[*job.prompt, *said[0], 1]) for job, said in zip(asked, expected, strict=True)]
+            most = engine.config.max_num_batched_tokens if not engine.config.enable_chunked_prefill else 999
+            room = min(engine.pool.capacity, most)
+            asked = [job for job in asked if len(job.prompt) + (job.params.max_tokens or 0) <= room]
+            if not asked:
+                break
+            expected = cold_answers(pair, asked)
+        waiting, groups = list(range(len(asked))), {}
+        while waiting or engine.has_unfinished():
+            engine.more_may_come = bool(waiting)
+            if waiting and draw.random() < 0.6:
+                job = asked[number := waiting.pop(0)]
+                groups[number] = engine.requests[engine.add_request(job.prompt, job.params, cache_salt=job.salt)].group
+            if engine.requests and draw.random() < 0.03:
+                engine.abort(draw.choice(list(engine.requests)))
+                seen["aborts"] += 1
+            trace = engine.step()
+            engine.pool.check()
+            seen["hits"] += trace.cached_tokens
+            seen["evicted"] += trace.blocks["evicted"]
+            seen["preempted"] += len(trace.preempted)
+            seen["swapped"] += trace.blocks["swapped_in"]
+        for number, group in groups.items():
+            for answer, request in zip(expected[number], group, strict=True):
+                told = request.output_token_ids
+                assert told == answer[: len(told)], f"schedule {seed}, block size {size}: {asked[number]}"
+                assert len(told) == len(answer) or request.finish_reason == "abort"
+        assert engine.pool.num_available == engine.pool.num_blocks
+    seen["schedules"] += 1
+
+
+def run(pairs: dict[int, Pair], seeds: range) -> dict[str, int]:
+    seen = dict.fromkeys(SEEN, 0)
+    torch.set_num_threads(1)
+    for seed in seeds:
+        size = (1, 4, 16)[seed % 3]
+        schedule(pairs[size], size, seed, seen)
+    return seen
+
+
+def test_cold_equals_warm(pairs: dict[int, Pair]) -> None:
+    seen = run(pairs, range(60))
+    assert all(seen.values()), seen
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(10_000)
+def test_cold_equals_warm_in_ten_thousand_schedules(pairs: dict[int, Pair], proof: Any) -> None:
+    seen = run(pairs, range(1000, 11_000))
+    assert all(seen.values()), seen
+    proof.report("cold = warm, token for token", ", ".join(f"{count:,} {name}" for name, count in seen.items()))
