@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tracemalloc
 from random import Random
 from typing import Any
 
@@ -169,12 +168,23 @@ def test_random_use_agrees_with_brute_force(index: str, policy: str, size: int) 
     seen: dict[str, int] = {}
     for seed in range(4):
         checked = Checked(seed, index, policy, size)
-        for _ in range(100 if size == 1 else 300):
+        for _ in range(250):
             checked.operate()
         for name, count in checked.seen.items():
             seen[name] = seen.get(name, 0) + count
     assert seen["hits"] > 15 and seen["evicted"] > 20 and seen["cancels"] > 10, seen
-    assert seen["duplicates"] or size == 16, seen
+
+
+@pytest.mark.parametrize("size", [1, 4, 16])
+def test_some_compute_what_others_compute_too(size: int) -> None:
+    """Duplicates are rare, and must be among what is shown."""
+    found = 0
+    for seed in range(10):
+        checked = Checked(seed, "radix", "lru", size)
+        for _ in range(200):
+            checked.operate()
+        found += checked.seen["duplicates"]
+    assert found >= 3
 
 
 @pytest.mark.proof
@@ -211,11 +221,9 @@ def test_memory_is_flat() -> None:
                     pool.publish(name, tokens, len(tokens))
                     pool.release(name)
                     pool.dismiss(name)
-                tracemalloc.start()
-                snapshot = [len(pool.index.roots), sum(1 for _ in pool.index.nodes()), len(pool.trails)]
-                tracemalloc.stop()
                 heap = getattr(pool.index.order, "_heap", [])
-                sizes.append([*snapshot, len(heap)])
+                nodes = sum(1 for _ in pool.index.nodes())
+                sizes.append([len(pool.index.roots), nodes, len(pool.trails), len(heap)])
             assert max(size[0] for size in sizes) <= 64 and max(size[1] for size in sizes) <= 64, sizes
             assert all(size[2] == 0 and size[3] <= 2 * 64 + 65 for size in sizes), sizes
             pool.check()
