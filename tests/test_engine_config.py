@@ -34,7 +34,7 @@ def test_defaults_are_valid_and_frozen() -> None:
 
 @pytest.mark.parametrize(("name", "value"), BUILT)
 def test_built_choices_are_taken(name: str, value: str) -> None:
-    needed = FIELDS[name].metadata.get("only_if") or ("enable_prefix_caching", name == "prefix_index")
+    needed = FIELDS[name].metadata.get("only_if") or ("enable_prefix_caching", name == "prefix_index" or value == "lpm")
     assert getattr(EngineConfig(**{name: value, needed[0]: needed[1]}), name) == value
 
 
@@ -83,6 +83,7 @@ def test_a_choice_that_nobody_knows_is_refused_with_the_choices(name: str) -> No
         ({"kv_offload_dir": "somewhere"}, "kv_offload_dir='somewhere' is not supported yet"),
         ({"max_wait_ms": 5.0}, "max_wait_ms=5.0 has no effect without batching='dynamic'"),
         ({"prefix_index": "radix"}, "prefix_index='radix' has no effect without enable_prefix_caching=True"),
+        ({"scheduling_policy": "lpm"}, r"scheduling_policy='lpm' .* has no effect without enable_prefix_caching=True"),
         ({"eviction_policy": "lfu"}, "eviction_policy='lfu' has no effect without enable_prefix_caching=True"),
         (
             {"enable_prefix_caching": True, "prefix_index": "none", "eviction_policy": "lfu"},

@@ -104,8 +104,7 @@ class EngineConfig:
     scheduling_policy: str = _option(
         "fcfs",
         "order of the waiting queue",
-        choices=("fcfs", "priority", "shortest-prefill-first"),
-        unbuilt=("lpm",),
+        choices=("fcfs", "priority", "shortest-prefill-first", "lpm"),
     )
     preemption_mode: str = _option(
         "recompute",
@@ -207,6 +206,11 @@ class EngineConfig:
             raise UsageError(
                 f"eviction_policy={self.eviction_policy!r} has no effect with prefix_index='none', which turns prefix "
                 "caching off: leave one of them out"
+            )
+        if self.scheduling_policy == "lpm" and (not on or index == "none"):
+            raise UsageError(
+                "scheduling_policy='lpm' (longest cached head first) has no effect without enable_prefix_caching=True: "
+                "choose another or set that"
             )
         object.__setattr__(self, "prefix_index", (index or "radix") if on else "none")
         object.__setattr__(self, "enable_prefix_caching", self.prefix_index != "none")

@@ -30,3 +30,9 @@ class CachedHeads:
 
     def forget(self) -> None:
         self.heads.clear()
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens that both begin with."""
+    pairs = zip(one, other, strict=False)
+    return next((number for number, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

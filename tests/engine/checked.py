@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from tests.engine.cached_heads import CachedHeads
+from tests.engine.cached_heads import CachedHeads, common
 from tests.engine.paged_fake import answer_alone
 from workbench.engine import policies
 from workbench.engine.engine import Engine
@@ -264,6 +264,7 @@ class CheckedEngine:
                 "budget": left == 0 or (whole and need > left),
                 "max_num_seqs": len(scheduler.running) == config.max_num_seqs or bool(plan.preempted),
                 "no_blocks": bool(plan.preempted) or missing > pool.num_available or (came_back and bool(running)),
+                "prefix_wait": self._is_warmed(head, start),
                 "waiting_batch": batched and (bool(scheduler.running) or self.engine.more_may_come),
             }
             reason = told[head.request_id]
@@ -310,13 +311,19 @@ class CheckedEngine:
         request = self.requests[request_id]
         if self.cached is None or self.computed[request_id] or request_id in self.ran_before:
             return
-        known = self.cached.longest(request.cache_salt, request.token_ids[: request.num_tokens - 1])
-        if request_id in self.had_new:  # the token of this very step was not known yet
-            known = self.cached.longest(request.cache_salt, request.token_ids[: request.num_tokens - 2])
+        unknown = 2 if request_id in self.had_new else 1  # the last token then, and the one that this step brought
+        known = self.cached.longest(request.cache_salt, request.token_ids[: request.num_tokens - unknown])
         require(start <= known, f"{request_id} takes {start} tokens over and {known} are computed, save its last")
         if self.engine.pool.evicted == 0 and not self.failed:
             require(start == known, f"{request_id} takes {start} tokens over although {known} are cached")
         self.computed[request_id] = start
+
+    def _is_warmed(self, request: Request, start: int) -> bool:
+        """Whether one that runs now is about to compute more of what ``request`` begins with than is cached."""
+        others = [other for other in self.engine.scheduler.running if other.cache_salt == request.cache_salt]
+        return self.engine.config.scheduling_policy == "lpm" and any(
+            common(request.token_ids, other.token_ids) > max(start, other.num_computed_tokens) for other in others
+        )
 
     def _check_tokens(self, trace: StepTrace) -> None:
         new = {item["request_id"]: item["token_id"] for item in trace.new_tokens}

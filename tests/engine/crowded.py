@@ -5,9 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 from tests.engine.checked import CheckedEngine
 from tests.engine.paged_fake import VOCAB_SIZE, open_engine
+from workbench.engine import policies
 from workbench.engine.admission import QueueFull
 from workbench.plan import StepPlan
 from workbench.sampling_params import SamplingParams
@@ -20,6 +22,7 @@ FEW_MAY_QUEUE = {**STATIC, "max_num_queued_reqs": 2}
 WHOLE = {"enable_chunked_prefill": False, "max_num_batched_tokens": 12}
 LONG = {"num_kv_blocks": 30, "block_size": 2, "max_model_len": 60, "max_num_batched_tokens": 6, "max_num_seqs": 4}
 FAILING = {**SWAP, "failing": True}
+LPM = {"scheduling_policy": "lpm"}
 RADIX = {"enable_prefix_caching": True}
 HASH = {**RADIX, "prefix_index": "hash", "eviction_policy": "lfu"}
 CACHING: list[dict[str, Any]] = [
@@ -31,6 +34,9 @@ CACHING: list[dict[str, Any]] = [
     {**RADIX, **WHOLE},
     {**RADIX, **PRIORITY},
     {**RADIX, **STATIC},
+    {**RADIX, **LPM},
+    {**HASH, **LPM, **STATIC, "num_kv_blocks": 30},
+    {**RADIX, **LPM, **SWAP, "failing": True},
     {**HASH, "block_size": 1, "num_kv_blocks": 28, "eviction_policy": "fifo"},
     {**RADIX, "block_size": 1, "num_kv_blocks": 28, "batching": "prefill-first"},
 ]
@@ -42,6 +48,12 @@ class RunnerFailed(RuntimeError):
 
 
 def exercise(seed: int, failing: bool = False, **options: Any) -> None:
+    """`crowd` where a short head is worth waiting for, too: the prompts here are shorter than ``WARMING_TOKENS``."""
+    with patch.object(policies, "WARMING_TOKENS", 1):
+        crowd(seed, failing, **options)
+
+
+def crowd(seed: int, failing: bool, **options: Any) -> None:
     """A crowded engine with arrivals, aborts and preemptions, every step checked, until all is done.
 
     ``failing``: now and then the runner fails before it has done anything.
@@ -61,7 +73,7 @@ def exercise(seed: int, failing: bool = False, **options: Any) -> None:
             length = draw.randint(1, longest)
             most = draw.choice([None, draw.randint(1, 28 - length)])
             params = SamplingParams(max_tokens=most, min_tokens=draw.choice([0, 0, min(most or 3, 3)]))
-            priority = draw.randint(0, 3) if "scheduling_policy" in options else 0
+            priority = draw.randint(0, 3) if options.get("scheduling_policy") == "priority" else 0
             prompt = [draw.randrange(VOCAB_SIZE) for _ in range(length)]
             salt = None
             if engine.cache is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from tests.engine.checked import CheckedEngine
 from tests.engine.paged_fake import VOCAB_SIZE, open_engine
+from workbench.engine import policies
 from workbench.engine.admission import QueueFull
 from workbench.errors import UsageError
 from workbench.plan import StepPlan
@@ -64,6 +66,8 @@ class EngineMachine(RuleBasedStateMachine):
             del options["prefix_index"], options["eviction_policy"]
         else:
             options["enable_prefix_caching"] = True
+            if options["scheduling_policy"] == "shortest-prefill-first" and options["eviction_policy"] == "lru":
+                options["scheduling_policy"] = "lpm"
         if options["batching"] == "dynamic":
             options["max_wait_ms"] = 3000.0
         self.engine = open_engine(eos, **options)
@@ -193,7 +197,8 @@ def run(max_examples: int, fixed: bool, ways: list[dict[str, Any]]) -> dict[str,
         for way in ways:
             FORCED.clear()
             FORCED.update(way)
-            run_state_machine_as_test(EngineMachine, settings=quiet)
+            with patch.object(policies, "WARMING_TOKENS", 1):  # the prompts are short
+                run_state_machine_as_test(EngineMachine, settings=quiet)
     finally:
         FORCED.clear()
     return dict(SEEN)

@@ -1,5 +1,5 @@
-"""Hit rates of Mooncake's conversation trace (512-token blocks, 12,031 requests): what a prefix cache finds at best, and
-what one instance of a given size finds with lru. The trace's hash ids stand for the blocks' tokens."""
+"""Hit rates of Mooncake's conversation trace (512-token blocks, 12,031 requests): the most that can be found, and what
+one instance of a given size finds with lru. The trace's hash ids stand for the blocks' tokens."""
 
 from __future__ import annotations
 

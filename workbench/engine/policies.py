@@ -21,6 +21,11 @@ AGING_S = 10.0
 """A request that has waited this many seconds longer stands equal with one whose priority is better by one."""
 AGING_TOKENS_PER_S = 100.0
 """Shortest-prefill-first: a second of waiting counts as much as a prompt that is this many tokens shorter."""
+LPM_QUEUE_LIMIT = 128
+"""With more requests waiting, ``lpm`` takes them in order of arrival: looking all of them up would cost each step more
+than it gains (SGLang draws the line at the same number)."""
+WARMING_TOKENS = 32
+"""``lpm``: so many tokens must be saved for a request to wait until another has computed the head they share."""
 MAX_DISPLACED = 2
 """Times that a request may lose its place to one of better priority. After them it stays until it ends."""
 
@@ -52,9 +57,10 @@ def share(needs: Sequence[int], budget: int, limit: int, whole: bool = False) ->
     return shares
 
 
-# Who goes before whom. A rank never changes, although waiting makes a request more urgent: all age at the same rate, so
-# the order of two requests is the same at all times. (p₁ − wait₁/a < p₂ − wait₂/a, with wait = now − arrival: "now"
-# falls out on both sides.) And nothing starves: what arrives late enough ranks behind, whatever its priority.
+# Who goes before whom. (For lpm see `workbench.engine.longest_head_first`.) A rank never changes, although waiting
+# makes a request more urgent: all age at the same rate, so the order of two requests is the same at all times.
+# (p₁ − wait₁/a < p₂ − wait₂/a, with wait = now − arrival: "now" falls out on both sides.) And nothing starves: what
+# arrives late enough ranks behind, whatever its priority.
 
 
 def first_come(request: Request) -> float:
@@ -70,10 +76,19 @@ def by_prompt_length(request: Request) -> float:
     return request.num_prompt_tokens + request.arrival_time * AGING_TOKENS_PER_S
 
 
+def by_cached_head(request: Request, num_cached_tokens: int = 0) -> float:
+    """``lpm``: the longest cached head first. What is cached changes, so `Scheduler` ranks those that wait anew.
+
+    A request that has waited a second longer goes before one that has `AGING_TOKENS_PER_S` more tokens cached.
+    """
+    return request.arrival_time * AGING_TOKENS_PER_S - num_cached_tokens
+
+
 RANKS: dict[str, Callable[[Request], float]] = {
     "fcfs": first_come,
     "priority": by_priority,
     "shortest-prefill-first": by_prompt_length,
+    "lpm": by_cached_head,
 }
 
 

@@ -13,6 +13,7 @@ from operator import lt
 
 from workbench.config import EngineConfig
 from workbench.engine import admission, policies
+from workbench.engine.longest_head_first import LongestHeadFirst
 from workbench.engine.places import Joining, Places
 from workbench.engine.request import Request, Status
 from workbench.kv.block_store import BlockStore
@@ -33,6 +34,7 @@ class Scheduler(Places):
     def __init__(self, config: EngineConfig, pool: BlockPool, host: BlockStore | None = None) -> None:
         super().__init__(config, pool, host)
         self.share = policies.share
+        self.warming = LongestHeadFirst() if config.scheduling_policy == "lpm" else None
 
     def max_num_tokens(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
         """Tokens at which a request ends. Raises UsageError for a request that could never run to that end."""
@@ -48,6 +50,8 @@ class Scheduler(Places):
             self.host and self.host.tables
         )
         plan = StepPlan(pool=self.pool, continues=needs_earlier)
+        if self.warming is not None:
+            self.warming.rank(self)
         allowed = self.batching.may_join(self.waiting, self.running, now)
         if allowed:
             self._displace(plan)
@@ -165,6 +169,8 @@ class Scheduler(Places):
             if self.cache is not None and start == 0:
                 head = self.cached_head(request)
                 start = len(head) * self.pool.block_size
+                if self.warming is not None and self.warming.waits(self, request, start, found):
+                    continue
             found.append(Joining(request, start, donor, head))
             left -= min(len(request.token_ids) - start, self.chunk_limit)
         return found
@@ -222,7 +228,9 @@ class Scheduler(Places):
         told = {skip.request_id for skip in plan.skipped}
         for request in self.waiting[:MAX_SKIPPED_LISTED]:
             if request.request_id not in told:
-                why = "prefix_wait" if len(request.group) > 1 and _prompt_is_coming(request) else reason
+                waits = len(request.group) > 1 and _prompt_is_coming(request)
+                waits = waits or (self.warming is not None and self.warming.is_warmed(request))
+                why = "prefix_wait" if waits else reason
                 plan.skipped.append(Skipped(request.request_id, why))
 
 
