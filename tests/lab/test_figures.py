@@ -10,6 +10,7 @@ import pytest
 from workbench.config import EngineConfig
 from workbench.engine.clock import VirtualClock
 from workbench.engine.engine import Engine
+from workbench.kv.caching_pool import CachingPool
 from workbench.kv.pool import BlockPool
 from workbench.lab import Cell, Table, block_tables, course_map, glossary, holders, pool_map, step_table, timeline
 from workbench.lab.course import notebooks, terms
@@ -91,6 +92,17 @@ def test_pool_map_and_block_tables():
         ["block 3", "·"],
     ]
     assert texts(block_tables(pool)) == [["A", "0 1", "2"], ["B", "0", "1"], ["free", "2 3", "2"]]
+
+
+def test_block_tables_tell_what_is_only_cached():
+    pool = CachingPool(4, 2)
+    for name, tokens in (("A", [1, 2, 3]), ("B", [7, 7])):
+        pool.enroll(name)
+        pool.open(name)
+        pool.grow(name, pool.blocks_for(len(tokens)))
+        pool.publish(name, tokens, len(tokens))
+    pool.release("A")  # its full block stays cached, the other is free again
+    assert texts(block_tables(pool)) == [["B", "2", "1"], ["cached", "0", "1"], ["free", "1 3", "2"]]
 
 
 def test_text_and_html_say_the_same():

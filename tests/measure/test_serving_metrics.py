@@ -106,6 +106,14 @@ def test_slots_and_blocks_by_hand():
     assert serving_metrics(traces, max_num_seqs=4).items() >= found.items()
 
 
+def test_what_is_only_cached_is_not_in_use():
+    traces = three_requests()
+    for trace, (free, cached) in zip(traces, ((6, 0), (2, 4), (0, 5), (1, 9)), strict=True):
+        trace.blocks = {"free": free, "cached": cached, "total": 10}
+    found = occupancy(traces)
+    assert found["mean_kv_usage"] == pytest.approx((0.4 + 0.4 + 0.5 + 0) / 4) and found["peak_kv_usage"] == 0.5
+
+
 def test_what_is_not_known_is_none():
     found = occupancy(three_requests())
     assert (found["idle_slot_steps"], found["idle_slot_share"], found["mean_kv_usage"]) == (None, None, None)

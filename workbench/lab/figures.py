@@ -57,7 +57,7 @@ def timeline(traces: Sequence[StepTrace]) -> Table:
     names = list(lanes(traces))
     rows: list[list[Cell | str | int]] = [[name, *(column.get(name, Cell("")) for column in cells)] for name in names]
     rows.append(["tokens", *(sum(item["num_tokens"] for item in trace.scheduled) for trace in traces)])
-    rows.append(["blocks", *(trace.blocks["total"] - trace.blocks["free"] for trace in traces)])
+    rows.append(["blocks", *(trace.blocks["total"] - _available(trace) for trace in traces)])
     used = "".join(cell.text for column in cells for cell in column.values())
     caption = "; ".join(text for sign, text in _WORDS.items() if sign in used)
     return Table(["step", *(str(trace.step) for trace in traces)], rows, caption)
@@ -81,13 +81,24 @@ def pool_map(snapshots: Sequence[Sequence[str]], first_step: int = 0) -> Table:
     return Table(head, rows, "· = free")
 
 
+def _available(trace: StepTrace) -> int:
+    """Blocks that nobody holds: free, or only cached."""
+    return trace.blocks["free"] + trace.blocks.get("cached", 0)
+
+
 def block_tables(pool: BlockPool) -> Table:
-    """One row an owner, its blocks in order: token i lies in the one at ``i // block_size``; then the free blocks."""
+    """One row an owner, its blocks in order: token i lies in the one at ``i // block_size``; then the free blocks, and
+    where the pool keeps some that nobody holds, the cached ones."""
     rows: list[list[Cell | str | int]] = [
         [owner, " ".join(map(str, table)), len(table)] for owner, table in pool.tables.items()
     ]
-    free = [block for block, count in enumerate(pool.ref_counts) if count == 0]
-    rows.append([Cell("free", "quiet"), Cell(" ".join(map(str, free)), "quiet"), Cell(str(pool.num_free), "quiet")])
+    cached = [block for block, count in enumerate(pool.ref_counts) if count == 0 and pool.is_kept(block)]
+    free = [block for block in range(pool.num_blocks) if not pool.is_kept(block)]
+    for name, blocks in (("cached", cached), ("free", free)):
+        if blocks or name == "free":
+            rows.append(
+                [Cell(name, "quiet"), Cell(" ".join(map(str, blocks)), "quiet"), Cell(str(len(blocks)), "quiet")]
+            )
     return Table(["owner", "block ids", "count"], rows)
 
 

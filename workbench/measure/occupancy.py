@@ -28,7 +28,7 @@ class Occupancy:
         self.tokens += sum([item["num_tokens"] for item in trace.scheduled])
         self.most = max(self.most, size)
         if total := trace.blocks.get("total"):
-            used = (total - trace.blocks["free"]) / total
+            used = (total - trace.blocks["free"] - trace.blocks.get("cached", 0)) / total
             self.pools += 1
             self.used += used
             self.most_used = max(self.most_used, used)
@@ -52,7 +52,8 @@ def occupancy(traces: Sequence[StepTrace], max_num_seqs: int | None = None) -> d
     """Means and extremes over the steps. None where a trace does not tell it or there is no step.
 
     ``idle_slot_steps`` adds up the idle slots of all steps and ``idle_slot_share`` is their share of all slots.
-    ``kv_usage`` is the share of the pool's blocks in use when a step has ended, as vLLM's gauge tells it.
+    ``kv_usage`` is the share of the pool's blocks in use when a step has ended, as vLLM's gauge tells it; blocks that
+    are cached and held by nobody are not in use.
     """
     told = Occupancy()
     for trace in traces:
