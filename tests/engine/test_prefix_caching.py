@@ -200,6 +200,8 @@ def test_a_recorded_run_replays(tmp_path: Path) -> None:
             run(engine, max_tokens=5, cache_salt=salt)
         engine.reset_prefix_cache()
         run(engine, max_tokens=5)
+        engine.use_kv_fields(weights="others")
+        run(engine, max_tokens=5)
     steps = list(replay(tmp_path / "run.jsonl"))
     assert sum(step.recorded.cached_tokens for step in steps) == 8
     assert not any(step.differences() for step in steps)

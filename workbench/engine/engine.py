@@ -281,6 +281,7 @@ class Engine:
             )
         if self.cache is not None:
             self.cache.fields |= fields
+            self._note({"kv_fields": fields})
 
     def record(self, path: str | Path, **header: Any) -> TraceWriter:
         """Writes every step from now on to ``path`` as JSONL, until the returned writer is closed.

@@ -131,6 +131,8 @@ def _take_in(engine: Engine, events: list[dict[str, Any]]) -> None:
             engine.more_may_come = event["more_may_come"]
         elif "reset_prefix_cache" in event:
             engine.reset_prefix_cache()
+        elif "kv_fields" in event:
+            engine.use_kv_fields(**{name: str(value) for name, value in event["kv_fields"].items()})
         elif "fork_of" not in (added := event.get("add") or event["refused"]):  # else its first answer brings it along
             params = SamplingParams.from_dict(added["params"])
             with suppress(QueueFull):

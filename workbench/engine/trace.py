@@ -51,7 +51,7 @@ class StepTrace:
     ``{"abort": request_id}``; with ``"during_step": true`` what came while this step was computed. With them a run can
     be replayed. ``{"more_may_come": bool}`` says whether a batch may wait for company; ``{"refused": {…}, "reason":
     "queue_limit"}`` tells in full of a request that was turned away; ``{"reset_prefix_cache": true}`` empties the
-    cache."""
+    cache, ``{"kv_fields": {…}}`` moves to another namespace."""
     held: list[str] = field(default_factory=list)
     """Requests that had their whole answer and kept their seat, because their batch was not done: idle slots."""
     wake_time: float | None = None

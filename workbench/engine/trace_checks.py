@@ -37,7 +37,7 @@ _ADDED = {
     "fork_of?": _TEXT, "cache_salt?": _TEXT,
 }  # fmt: skip
 _EVENTS: dict[str, Any] = {"add": _ADDED, "abort": _TEXT, "refused": _ADDED, "more_may_come": _FLAG,
-                           "reset_prefix_cache": _FLAG}  # fmt: skip
+                           "reset_prefix_cache": _FLAG, "kv_fields": {}}  # fmt: skip
 
 
 def check_trace(found: dict[str, Any], fields: Mapping[str, bool]) -> None:
