@@ -5,10 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from tests.engine.paged_fake import answer_alone, open_engine
+from workbench.engine import policies
 from workbench.engine.request import Request
 from workbench.plan import StepPlan
 from workbench.sampling_params import SamplingParams
@@ -34,9 +36,18 @@ def small_engine(draw: Random, batching: str) -> dict[str, Any]:
     return options
 
 
-def run(seed: int, batching: str, seen: dict[str, int]) -> None:
+CACHES: list[dict[str, Any]] = [
+    {},
+    {"enable_prefix_caching": True},
+    {"enable_prefix_caching": True, "prefix_index": "hash", "eviction_policy": "lfu"},
+]
+
+
+def run(seed: int, batching: str, cache: dict[str, Any], seen: dict[str, int]) -> None:
     draw = Random(seed)
-    options = small_engine(draw, batching)
+    options = small_engine(draw, batching) | cache
+    if cache and options["scheduling_policy"] == "shortest-prefill-first":
+        options["scheduling_policy"] = "lpm"
     engine = open_engine(**options)
     fails = draw.random() < 0.3
     requests: list[Request] = []
@@ -51,6 +62,7 @@ def run(seed: int, batching: str, seen: dict[str, int]) -> None:
             told = [skip["request_id"] for skip in trace.skipped]
             assert len(told) == len(set(told))
             seen["shared"] += trace.blocks["shared"]
+            seen["cached"] += trace.cached_tokens
         engine.pool.check()
         if engine.host is not None:
             engine.host.check()
@@ -66,8 +78,14 @@ def run(seed: int, batching: str, seen: dict[str, int]) -> None:
             length = draw.randint(1, longest)
             params = SamplingParams(max_tokens=draw.randint(1, most - length), seed=7, n=draw.randint(1, 5))
             priority = draw.randint(-2, 2) if options["scheduling_policy"] == "priority" else 0
-            name = engine.add_request([draw.randrange(40) for _ in range(length)], params, priority=priority)
+            prompt = [draw.randrange(40) for _ in range(length)]
+            if cache and requests and draw.random() < 0.7:
+                said = draw.choice(requests).token_ids[: draw.randint(1, length)]
+                prompt[: len(said)] = said
+            name = engine.add_request(prompt, params, priority=priority)
             requests += engine.requests[name].group
+        if cache and draw.random() < 0.05:
+            engine.reset_prefix_cache()
         if engine.requests and draw.random() < 0.1:
             engine.abort(draw.choice(list(engine.requests)))
         for _ in range(draw.randint(1, 5)):
@@ -78,7 +96,7 @@ def run(seed: int, batching: str, seen: dict[str, int]) -> None:
             break
         step()
     assert not engine.has_unfinished(), f"seed {seed}: {options}"
-    assert engine.pool.num_free == engine.pool.num_blocks
+    assert engine.pool.num_available == engine.pool.num_blocks
     assert engine.host is None or engine.host.num_free == engine.host.num_blocks
     for request in requests:
         alone, _ = answer_alone(request.prompt_token_ids, request.params, most, (), request.seed)
@@ -88,9 +106,11 @@ def run(seed: int, batching: str, seen: dict[str, int]) -> None:
     seen["swapped"] += engine.host.restored if engine.host else 0
 
 
+@pytest.mark.parametrize("cache", CACHES, ids=["no cache", "radix", "hash"])
 @pytest.mark.parametrize("batching", ["continuous", "prefill-first", "static", "dynamic"])
-def test_forks_answer_as_they_would_alone(batching: str) -> None:
-    seen = {"shared": 0, "preemptions": 0, "swapped": 0}
+def test_forks_answer_as_they_would_alone(batching: str, cache: dict[str, Any]) -> None:
+    seen = {"shared": 0, "preemptions": 0, "swapped": 0, "cached": 0 if cache else 6}
     for seed in range(40):
-        run(seed, batching, seen)
+        with patch.object(policies, "WARMING_TOKENS", 1):  # the prompts are short
+            run(seed, batching, cache, seen)
     assert min(seen.values()) > 5, f"too little happened to show anything: {seen}"
