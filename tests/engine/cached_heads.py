@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from workbench.engine.request import Request
+
 
 class CachedHeads:
     def __init__(self, block_size: int) -> None:
@@ -30,6 +32,16 @@ class CachedHeads:
 
     def forget(self) -> None:
         self.heads.clear()
+
+
+def is_warmed(request: Request, running: Sequence[Request], start: int) -> bool:
+    """Whether one that runs is about to compute more of what ``request`` begins with than the ``start`` tokens that are
+    cached."""
+    return any(
+        common(request.token_ids, other.token_ids) > max(start, other.num_computed_tokens)
+        for other in running
+        if other.cache_salt == request.cache_salt
+    )
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from tests.engine.cached_heads import CachedHeads, common
+from tests.engine.cached_heads import CachedHeads, is_warmed
 from tests.engine.paged_fake import answer_alone
 from workbench.engine import policies
 from workbench.engine.engine import Engine
@@ -53,7 +53,7 @@ class CheckedEngine:
         """Cached tokens of each request, as told at its first admission."""
         self.told_cached = 0
         self.gone: set[str] = set()
-        """Requests that may not share what they computed, because the cache was emptied meanwhile."""
+        """Requests whose tokens are not to be found: the cache was emptied after they were computed."""
         self.were_running: set[str] = set()
         self.ran_before: set[str] = set()
         """Who ran when the latest step began."""
@@ -264,7 +264,7 @@ class CheckedEngine:
                 "budget": left == 0 or (whole and need > left),
                 "max_num_seqs": len(scheduler.running) == config.max_num_seqs or bool(plan.preempted),
                 "no_blocks": bool(plan.preempted) or missing > pool.num_available or (came_back and bool(running)),
-                "prefix_wait": self._is_warmed(head, start),
+                "prefix_wait": config.scheduling_policy == "lpm" and is_warmed(head, scheduler.running, start),
                 "waiting_batch": batched and (bool(scheduler.running) or self.engine.more_may_come),
             }
             reason = told[head.request_id]
@@ -317,13 +317,6 @@ class CheckedEngine:
         if self.engine.pool.evicted == 0 and not self.failed:
             require(start == known, f"{request_id} takes {start} tokens over although {known} are cached")
         self.computed[request_id] = start
-
-    def _is_warmed(self, request: Request, start: int) -> bool:
-        """Whether one that runs now is about to compute more of what ``request`` begins with than is cached."""
-        others = [other for other in self.engine.scheduler.running if other.cache_salt == request.cache_salt]
-        return self.engine.config.scheduling_policy == "lpm" and any(
-            common(request.token_ids, other.token_ids) > max(start, other.num_computed_tokens) for other in others
-        )
 
     def _check_tokens(self, trace: StepTrace) -> None:
         new = {item["request_id"]: item["token_id"] for item in trace.new_tokens}
