@@ -195,9 +195,9 @@ def test_refusals_name_the_value_and_the_remedy(refused, argv, words):
 
 def test_paths_are_tried_before_the_run(refused, tmp_path):
     absent = str(tmp_path / "absent" / "file")
-    for flags in (("serve", "--output", absent), ("serve", "--compare", absent), ("serve", "--trace", absent),
-                  ("sweep", "seed=1", "--plot", absent)):  # fmt: skip
+    for flags in (("serve", "--output", absent), ("serve", "--compare", absent), ("sweep", "seed=1", "--plot", absent)):
         assert absent in refused(*flags, status=1)
+    assert f"the trace {absent!r} cannot be read: No such file" in refused("serve", "--trace", absent)
 
 
 @pytest.mark.parametrize("flags", [("--input-len", "5:4"), ("--percentiles", "101"), ("--on-off", "5")])
