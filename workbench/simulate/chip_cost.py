@@ -132,7 +132,7 @@ class ChipCost:
     def __repr__(self) -> str:
         facts = self.describe()
         lines = [f"cost model: {facts['model']} on {self.chip.name} ({self.chip.source})"]
-        lines.append(f"  step = {facts['formula']}")
+        lines.append(f"  step = {facts['formula']}".replace(" + max(", "\n         + max("))
         lines.append(
             f"  C = {self.compute / 1e12:.4g} TFLOP/s ({self.chip.efficiency.compute:.0%} of the peak in "
             f"{self.compute_dtype}), B = {self.bandwidth / 1e9:.4g} GB/s ({self.chip.efficiency.memory:.0%})"
