@@ -34,11 +34,11 @@ def finish(args: argparse.Namespace, result: dict[str, Any], baseline: dict[str,
 
     if args.output:
         # Before the comparison, which may find that the two cannot be compared.
-        _write(args.output, result)
+        write(args.output, result)
     if baseline is not None:
         result = {**result, "compare": {"baseline": args.compare, **compare(result, baseline)}}
         if args.output:
-            _write(args.output, result)
+            write(args.output, result)
     if args.json:
         print(json.dumps(result, indent=2))
         return
@@ -50,9 +50,13 @@ def finish(args: argparse.Namespace, result: dict[str, Any], baseline: dict[str,
         print_comparison(result["compare"])
 
 
-def _write(path: str, result: dict[str, Any]) -> None:
+def write(path: str, result: dict[str, Any]) -> None:
     with open(path, "w", encoding="utf-8") as file:
         json.dump(result, file, indent=2)
+
+
+def print_provenance(result: dict[str, Any]) -> None:
+    print(", ".join(f"{name} {value}" for name, value in result["provenance"].items()))
 
 
 def print_line(name: str, value: object) -> None:
@@ -75,7 +79,7 @@ def print_result(result: dict[str, Any]) -> None:
         print_line(f"  ours ÷ {name}", result["ratios"][name])
         print_line("  same greedy answers", peer["same_answers"])
     if "provenance" in result:
-        print(", ".join(f"{name} {value}" for name, value in result["provenance"].items()))
+        print_provenance(result)
 
 
 def print_points(result: dict[str, Any], metrics: tuple[str, ...]) -> None:
@@ -90,7 +94,7 @@ def print_points(result: dict[str, Any], metrics: tuple[str, ...]) -> None:
     for point in result["points"]:
         if "error" in point:
             print(f"{', '.join(f'{k}={v}' for k, v in point['options'].items())}: {point['error']}")
-    print(", ".join(f"{name} {value}" for name, value in result["provenance"].items()))
+    print_provenance(result)
 
 
 def print_comparison(found: dict[str, Any]) -> None:

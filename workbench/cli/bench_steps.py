@@ -6,7 +6,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from workbench.cli.bench_output import print_line
+from workbench.cli.bench_output import print_line, print_provenance, write
 from workbench.cli.options import engine_config, require_writable
 from workbench.errors import UsageError
 
@@ -45,8 +45,7 @@ def steps(args: argparse.Namespace) -> None:
     found = validate(llm.model_config, ceilings, dtype, *time_steps(llm, args.repeats))
     result = as_result("steps", llm, {"kind": "steps", "repeats": args.repeats}, found.to_dict())
     if args.output:
-        with open(args.output, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=2)
+        write(args.output, result)
     if args.plot:
         plot(found).savefig(args.plot, dpi=120)
     if args.keep:
@@ -66,4 +65,4 @@ def steps(args: argparse.Namespace) -> None:
         print_line(name, f"{value:.3g}")
     print_line("held out: median error", f"{found.after.median:.1%} (uncalibrated {found.before.median:.1%})")
     print_line("held out: 90th percentile", f"{found.after.p90:.1%}")
-    print(", ".join(f"{name} {value}" for name, value in result["provenance"].items()))
+    print_provenance(result)

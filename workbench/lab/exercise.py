@@ -6,14 +6,13 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 from workbench.errors import UsageError
 from workbench.lab import exercise_source as source
-from workbench.lab.exercise_cases import BY_HAND, Case, Example, refuse_all_equal
+from workbench.lab.exercise_cases import BY_HAND, Case, Example, fixed, refuse_all_equal
 from workbench.lab.exercise_grading import grade
 from workbench.lab.exercise_result import (
     FAILS,
@@ -176,7 +175,7 @@ class Exercise:
             Case(
                 BY_HAND,
                 example.as_assert(self.name, self.given),
-                _always(example.arguments),
+                fixed(*example.arguments),
                 _same(example.result),
                 help=example.help,
             )
@@ -271,10 +270,6 @@ def current_grade() -> str:
     if value not in GRADES:
         raise UsageError(f"WORKBENCH_GRADE={value!r} is not known: use 'reference' or 'strict', or leave it out")
     return value
-
-
-def _always(arguments: tuple[Any, ...]) -> Callable[[], tuple[Any, ...]]:
-    return lambda: deepcopy(arguments)
 
 
 def _same(result: Any) -> Callable[..., Any]:

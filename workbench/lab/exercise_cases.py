@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -30,6 +31,11 @@ class Case:
     absolute: float = 0.0
     help: str = ""
     """What to think of when this is the case that fails."""
+
+
+def fixed(*arguments: Any) -> Callable[[], tuple[Any, ...]]:
+    """The `Case.make` of a case whose arguments are written down: a copy of them on every call."""
+    return lambda: deepcopy(arguments)
 
 
 class Example(NamedTuple):

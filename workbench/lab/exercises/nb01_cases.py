@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
 
-from workbench.lab.exercise_cases import Case
+from workbench.lab.exercise_cases import Case, fixed
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_config, shipped_names
 
@@ -27,11 +26,6 @@ def shape_of(config: ModelConfig) -> dict[str, Any]:
         "attention_bias": config.qkv_bias,
         "qk_norm": config.qk_norm == "head",
     }
-
-
-def _fixed(*arguments: Any) -> Callable[[], tuple[Any, ...]]:
-    """Fresh copies of arguments that hold nothing deeper than a dict or a list."""
-    return lambda: tuple(type(value)(value) if isinstance(value, (dict, list)) else value for value in arguments)
 
 
 def _random_shape(draw: Random) -> dict[str, Any]:
@@ -73,7 +67,7 @@ def kv_bytes_cases() -> list[Case]:
     cases = []
 
     def add(family: str, name: str, config: dict[str, Any], size: float, help_: str = "") -> None:
-        cases.append(Case(family, name, _fixed(config, size), counted_kv_bytes, help=help_))
+        cases.append(Case(family, name, fixed(config, size), counted_kv_bytes, help=help_))
 
     for number in range(8):
         add("random", f"config {number}", _random_shape(draw), draw.choice([1, 2, 4]))
@@ -131,7 +125,7 @@ def decode_cost_cases() -> list[Case]:
     cases = []
 
     def add(family: str, name: str, shape: dict[str, Any], contexts: list[int], sizes: Any, help_: str = "") -> None:
-        cases.append(Case(family, name, _fixed(shape, contexts, *sizes), counted_decode_cost, help=help_))
+        cases.append(Case(family, name, fixed(shape, contexts, *sizes), counted_decode_cost, help=help_))
 
     for number in range(8):
         contexts = draw.sample(range(1, 90), draw.randint(2, 6))
@@ -183,7 +177,7 @@ def ridge_cases() -> list[Case]:
     cases = []
 
     def add(family: str, name: str, *arguments: float, help_: str = "") -> None:
-        cases.append(Case(family, name, _fixed(*arguments), searched_ridge, relative=1e-6, help=help_))
+        cases.append(Case(family, name, fixed(*arguments), searched_ridge, relative=1e-6, help=help_))
 
     for number in range(8):
         weights, flops, bandwidth = draw.randint(10**8, 10**10), draw.randint(10**8, 10**10), draw.uniform(1e10, 5e12)

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from random import Random
-from typing import Any
 
-from workbench.lab.exercise_cases import Case
-
-
-def _fixed(*arguments: Any) -> Callable[[], tuple[Any, ...]]:
-    return lambda: arguments
-
+from workbench.lab.exercise_cases import Case, fixed
 
 # departs
 
@@ -28,7 +21,7 @@ def departs_cases() -> list[Case]:
     cases = []
 
     def add(family: str, name: str, *arguments: float, help_: str = "") -> None:
-        cases.append(Case(family, name, _fixed(*arguments), seen_from_the_pier, help=help_))
+        cases.append(Case(family, name, fixed(*arguments), seen_from_the_pier, help=help_))
 
     for number in range(12):
         seats, longest = draw.randint(3, 64), draw.uniform(0.05, 30.0)
@@ -72,7 +65,7 @@ def largest_batch_cases() -> list[Case]:
     cases = []
 
     def add(family: str, name: str, *arguments: float, help_: str = "") -> None:
-        cases.append(Case(family, name, _fixed(*arguments), counted_batch, help=help_))
+        cases.append(Case(family, name, fixed(*arguments), counted_batch, help=help_))
 
     def machine() -> tuple[float, float, float, float, float]:
         """Weights, KV and FLOPs of a request, bandwidth, peak: of a 1B to 20B model in 16 bits on a large GPU."""

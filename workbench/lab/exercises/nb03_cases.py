@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from copy import deepcopy
 from itertools import pairwise
 from random import Random
 from typing import Any
 
-from workbench.lab.exercise_cases import Case
+from workbench.lab.exercise_cases import Case, fixed
 
 Step = dict[str, Any]
-
-
-def _fixed(*arguments: Any) -> Callable[[], tuple[Any, ...]]:
-    return lambda: deepcopy(arguments)
 
 
 # share
@@ -38,7 +32,7 @@ def share_cases() -> list[Case]:
     cases = []
 
     def add(family: str, name: str, needs: list[int], budget: int, limit: int, whole: bool, help_: str = "") -> None:
-        cases.append(Case(family, name, _fixed(needs, budget, limit, whole), dealt, help=help_))
+        cases.append(Case(family, name, fixed(needs, budget, limit, whole), dealt, help=help_))
 
     for number in range(8):
         needs = [draw.choice([1, 1, 1, draw.randint(2, 90)]) for _ in range(draw.randint(3, 12))] + [17 + number]
@@ -93,7 +87,7 @@ def idle_cases() -> list[Case]:
     cases = []
 
     def add(family: str, name: str, steps: list[Step], seats: int, help_: str = "") -> None:
-        cases.append(Case(family, name, _fixed(steps, seats), watched_idle_seconds, absolute=1e-9, help=help_))
+        cases.append(Case(family, name, fixed(steps, seats), watched_idle_seconds, absolute=1e-9, help=help_))
 
     for number in range(6):
         seats = draw.randint(2, 9)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from math import inf
 from random import Random
 from typing import Any
 
 from workbench.config import EngineConfig
-from workbench.lab.exercise_cases import Case
+from workbench.lab.exercise_cases import Case, fixed
 from workbench.sampling_params import SamplingParams
 from workbench.simulate import FixedCost, simulated_engine
 
@@ -47,17 +46,13 @@ def served(prompt: int, decodes: int, cost: FixedCost, budget: int) -> tuple[flo
     raise RuntimeError(f"a prompt of {prompt} tokens needs more than {prompt} steps: somebody else took its tokens")
 
 
-def _fixed(*arguments: Any) -> Callable[[], tuple[Any, ...]]:
-    return lambda: arguments
-
-
 def budget_cases() -> list[Case]:
     """Times are whole sixteenths of a millisecond, so that floats add up exactly."""
     draw = Random("token-budget")
     cases = []
 
     def add(family: str, name: str, *arguments: Any, help_: str = "") -> None:
-        cases.append(Case(family, name, _fixed(*arguments), simulated_budget, help=help_))
+        cases.append(Case(family, name, fixed(*arguments), simulated_budget, help=help_))
 
     for number in range(7):
         prompt, decodes = draw.randint(16, 40), draw.randint(1, 6)
