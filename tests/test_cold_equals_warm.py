@@ -57,6 +57,7 @@ def warm_engine(pair: Pair, size: int, draw: Random) -> Engine:
         "enable_prefix_caching": True,
         "prefix_index": draw.choice(["radix", "hash"]),
         "eviction_policy": draw.choice(["lru", "lru", "lfu", "fifo"]),
+        "prefix_partial_reuse": size > 1 and draw.random() < 0.5,
         "num_kv_blocks": draw.choice([-(-60 // size), -(-80 // size), -(-200 // size)]),
         "max_num_batched_tokens": draw.choice([7, 16, 40]) if chunked else 60,
         "max_num_seqs": draw.choice([2, 4, 8]),

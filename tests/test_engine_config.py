@@ -82,12 +82,33 @@ def test_a_choice_that_nobody_knows_is_refused_with_the_choices(name: str) -> No
         ({"kv_offload_disk_gib": 2}, "kv_offload_disk_gib=2 is not supported yet"),
         ({"kv_offload_dir": "somewhere"}, "kv_offload_dir='somewhere' is not supported yet"),
         ({"max_wait_ms": 5.0}, "max_wait_ms=5.0 has no effect without batching='dynamic'"),
-        ({"prefix_index": "radix"}, "prefix_index='radix' has no effect without enable_prefix_caching=True"),
-        ({"scheduling_policy": "lpm"}, r"scheduling_policy='lpm' .* has no effect without enable_prefix_caching=True"),
-        ({"eviction_policy": "lfu"}, "eviction_policy='lfu' has no effect without enable_prefix_caching=True"),
         (
-            {"enable_prefix_caching": True, "prefix_index": "none", "eviction_policy": "lfu"},
+            {"prefix_index": "radix", "enable_prefix_caching": False},
+            "prefix_index='radix' has no effect without enable_prefix_caching=True",
+        ),
+        (
+            {"scheduling_policy": "lpm", "enable_prefix_caching": False},
+            r"scheduling_policy='lpm' .* has no effect without enable_prefix_caching=True",
+        ),
+        (
+            {"eviction_policy": "lfu", "enable_prefix_caching": False},
+            "eviction_policy='lfu' has no effect without enable_prefix_caching=True",
+        ),
+        (
+            {"prefix_partial_reuse": True, "enable_prefix_caching": False},
+            "prefix_partial_reuse=True has no effect without enable_prefix_caching=True",
+        ),
+        (
+            {"prefix_index": "none", "eviction_policy": "lfu"},
             "eviction_policy='lfu' has no effect with prefix_index='none'",
+        ),
+        (
+            {"prefix_index": "none", "prefix_partial_reuse": True},
+            "prefix_partial_reuse=True has no effect with prefix_index='none'",
+        ),
+        (
+            {"block_size": 1, "prefix_partial_reuse": True},
+            "prefix_partial_reuse=True has no effect with block_size=1",
         ),
     ],
 )
@@ -156,12 +177,13 @@ def test_every_option_says_what_it_is() -> None:
 
 
 def test_prefix_caching_and_its_index_say_the_same() -> None:
-    off, on = EngineConfig(), EngineConfig(enable_prefix_caching=True)
+    off, on = EngineConfig(enable_prefix_caching=False), EngineConfig()
     assert (off.enable_prefix_caching, off.prefix_index) == (False, "none")
     assert (on.enable_prefix_caching, on.prefix_index) == (True, "radix")
-    none = EngineConfig(enable_prefix_caching=True, prefix_index="none")
+    none = EngineConfig(prefix_index="none")
     assert none == off
     # What depends on it comes along when it is turned on or off.
     assert off.replace(enable_prefix_caching=True) == on
-    assert on.replace(prefix_index="hash", eviction_policy="fifo").replace(enable_prefix_caching=False) == off
+    changed = on.replace(prefix_index="hash", eviction_policy="fifo", prefix_partial_reuse=True)
+    assert changed.replace(enable_prefix_caching=False) == off
     assert on.replace(prefix_index="hash").replace(max_num_seqs=3).prefix_index == "hash"

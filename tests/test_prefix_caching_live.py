@@ -40,13 +40,24 @@ def test_outputs_tell_what_was_cached(llm: LLM) -> None:
     assert_empty(llm)
 
 
+@pytest.mark.parametrize("index", ["radix", "hash"])
+def test_a_part_of_a_block_is_copied(folder: Path, index: str) -> None:
+    """Blocks of four: the copy of the last one, all but a token, gives the same answer as computing it."""
+    llm = open_llm(folder, prefix_index=index, prefix_partial_reuse=True)
+    cold = open_llm(folder, enable_prefix_caching=False)
+    for prompt, cached in ((PROMPT, 0), (PROMPT, 19), ([*PROMPT[:10], *OTHER], 10), ([*PROMPT[:2], *OTHER[:9]], 2)):
+        output = llm.generate(prompt, GREEDY, use_tqdm=False)[0]
+        assert (output.token_ids, output.num_cached_tokens) == (tokens(cold, [prompt])[0], cached)
+    assert_empty(llm)
+
+
 def test_a_salt_without_prefix_caching_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match="cache_salt='a' has no effect without enable_prefix_caching=True"):
-        open_llm(folder).generate(PROMPT, GREEDY, use_tqdm=False, cache_salt="a")
+        open_llm(folder, enable_prefix_caching=False).generate(PROMPT, GREEDY, use_tqdm=False, cache_salt="a")
 
 
 def test_a_new_engine_may_turn_it_on_and_off(folder: Path) -> None:
-    llm = open_llm(folder)
+    llm = open_llm(folder, enable_prefix_caching=False)
     expected = tokens(llm, [PROMPT])[0]
     warm = llm.new_engine(enable_prefix_caching=True)
     assert (warm.config.prefix_index, warm.cache is not None) == ("radix", True)

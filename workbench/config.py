@@ -43,6 +43,10 @@ def _from_environment(name: str, default: str, chosen: bool) -> str:
     return default if chosen and not found else found
 
 
+_ONLY_WITH_INDEX: dict[str, Any] = {"eviction_policy": "lru", "prefix_partial_reuse": False}
+"""What has no effect without prefix caching, with its defaults."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """All options of an engine. Raises UsageError (a ValueError) that names the value, the limit and the remedy."""
@@ -111,7 +115,7 @@ class EngineConfig:
         "what happens to the KV of a request that must make room",
         choices=("recompute", "swap"),
     )
-    enable_prefix_caching: bool = _option(False, "keep and reuse the KV of matching heads of prompts")
+    enable_prefix_caching: bool = _option(True, "keep and reuse the KV of matching heads of prompts")
     prefix_index: str | None = _option(
         None,
         "how matching heads are found; none = prefix caching off; default with prefix caching: radix",
@@ -121,6 +125,11 @@ class EngineConfig:
         "lru",
         "which cached block leaves first: the longest unused, the least often used, the oldest",
         choices=("lru", "lfu", "fifo"),
+        only_if=("enable_prefix_caching", True),
+    )
+    prefix_partial_reuse: bool = _option(
+        False,
+        "where a request parts from a cached block inside the block, copy the block and use its equal first tokens",
         only_if=("enable_prefix_caching", True),
     )
     attention_backend: str = _option(
@@ -202,10 +211,16 @@ class EngineConfig:
             raise UsageError(
                 f"prefix_index={index!r} has no effect without enable_prefix_caching=True: leave it out or set that"
             )
-        if on and index == "none" and self.eviction_policy != "lru":
+        for name, default in _ONLY_WITH_INDEX.items():
+            if on and index == "none" and getattr(self, name) != default:
+                raise UsageError(
+                    f"{name}={getattr(self, name)!r} has no effect with prefix_index='none', which turns prefix "
+                    "caching off: leave one of them out"
+                )
+        if self.prefix_partial_reuse and self.block_size == 1:
             raise UsageError(
-                f"eviction_policy={self.eviction_policy!r} has no effect with prefix_index='none', which turns prefix "
-                "caching off: leave one of them out"
+                "prefix_partial_reuse=True has no effect with block_size=1, where every token is a whole block: leave "
+                "it out or choose a larger block_size"
             )
         if self.scheduling_policy == "lpm" and (not on or index == "none"):
             raise UsageError(
@@ -218,11 +233,12 @@ class EngineConfig:
     def replace(self, **changes: Any) -> EngineConfig:
         """A copy with some options changed, validated again.
 
-        Turning prefix caching on or off takes what depends on it along: its index, and off also the eviction policy.
+        Turning prefix caching on or off takes what depends on it along: its index, and off also the other options
+        that have no effect then.
         """
         on = changes.get("enable_prefix_caching")
         if on is not None and on != self.enable_prefix_caching:
-            changes = {"prefix_index": None, **({} if on else {"eviction_policy": "lru"}), **changes}
+            changes = {"prefix_index": None, **({} if on else _ONLY_WITH_INDEX), **changes}
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:

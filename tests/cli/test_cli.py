@@ -83,7 +83,11 @@ def test_chat_prints_as_it_comes(tiny_chat, capsys, monkeypatch):
     ("argv", "status", "words"),
     [
         (["generate", "x", "--max-num-seqs", "0"], 2, ["max_num_seqs=0", "least is 1"]),
-        (["generate", "x", "--prefix-index", "radix"], 2, ["prefix_index='radix'", "enable_prefix_caching"]),
+        (
+            ["generate", "x", "--no-enable-prefix-caching", "--prefix-index", "radix"],
+            2,
+            ["prefix_index='radix'", "enable_prefix_caching"],
+        ),
         (["generate", "x", "--kv-cache-dtype", "int8"], 2, ["kv_cache_dtype='int8'", "not supported yet", "auto"]),
         (["generate", "x", "--attention-backend", "nonsense"], 2, ["nonsense", "torch_native"]),
         (["generate", "x", "--temperature", "-1"], 2, ["temperature=-1.0", "at least 0"]),

@@ -12,8 +12,9 @@ from workbench.engine.request import Request
 
 
 class CachedHeads:
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, partial: bool = False) -> None:
         self.block_size = block_size
+        self.partial = partial
         self.heads: dict[tuple[str, tuple[int, ...]], None] = {}
 
     def computed(self, salt: str, token_ids: Sequence[int]) -> None:
@@ -22,12 +23,16 @@ class CachedHeads:
             self.heads[salt, tuple(token_ids[:end])] = None
 
     def longest(self, salt: str, token_ids: Sequence[int]) -> int:
-        """Tokens of the longest head that is known."""
+        """Tokens of the longest head that is known; ``partial``: and of those a known block goes on with."""
         end = 0
         while end + self.block_size <= len(token_ids):
             if (salt, tuple(token_ids[: end + self.block_size])) not in self.heads:
                 break
             end += self.block_size
+        if self.partial:
+            head = tuple(token_ids[:end])
+            after = [said for of, said in self.heads if of == salt and said[:end] == head]
+            end = max([end, *(common(said, token_ids) for said in after if len(said) == end + self.block_size)])
         return end
 
     def forget(self) -> None:

@@ -25,6 +25,7 @@ FAILING = {**SWAP, "failing": True}
 LPM = {"scheduling_policy": "lpm"}
 RADIX = {"enable_prefix_caching": True}
 HASH = {**RADIX, "prefix_index": "hash", "eviction_policy": "lfu"}
+PARTIAL = {"prefix_partial_reuse": True}
 CACHING: list[dict[str, Any]] = [
     RADIX,
     {**RADIX, "num_kv_blocks": 60},
@@ -39,6 +40,15 @@ CACHING: list[dict[str, Any]] = [
     {**RADIX, **LPM, **SWAP, "failing": True},
     {**HASH, "block_size": 1, "num_kv_blocks": 28, "eviction_policy": "fifo"},
     {**RADIX, "block_size": 1, "num_kv_blocks": 28, "batching": "prefill-first"},
+    {**RADIX, **PARTIAL},
+    {**RADIX, **PARTIAL, "num_kv_blocks": 60},
+    {**HASH, **PARTIAL, "num_kv_blocks": 60},
+    {**HASH, **PARTIAL, **SWAP, "failing": True},
+    {**RADIX, **PARTIAL, **SWAP, **LPM, "block_size": 5, "num_kv_blocks": 6},
+    {**RADIX, **PARTIAL, **WHOLE, "block_size": 7, "num_kv_blocks": 4},
+    {**HASH, **PARTIAL, **PRIORITY, "failing": True},
+    {**RADIX, **PARTIAL, **PRIORITY, **SWAP, "max_num_batched_tokens": 20, "max_num_seqs": 6},
+    {**RADIX, **PARTIAL, **STATIC, "num_kv_blocks": 12},
 ]
 KINDS: list[dict[str, Any]] = [{}, SWAP, FAILING, PRIORITY, STATIC, FEW_MAY_QUEUE, WHOLE, LONG]
 

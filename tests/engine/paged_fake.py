@@ -85,8 +85,9 @@ class PagedFake:
 
 
 def open_engine(eos: Sequence[int] = (), **options: object) -> Engine:
-    """An engine over a `PagedFake` and a virtual clock. Sizes are small unless told otherwise."""
+    """An engine over a `PagedFake` and a virtual clock. Sizes are small and nothing is cached unless told otherwise."""
     sizes = {
+        "enable_prefix_caching": False,
         "num_kv_blocks": 32,
         "block_size": 4,
         "max_model_len": 100,

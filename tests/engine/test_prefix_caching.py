@@ -62,6 +62,30 @@ def test_with_blocks_of_one_token_all_but_the_last_are_taken_over() -> None:
     assert computed(run(engine, [*PROMPT[:5], 39, *PROMPT[6:]])) == [(5, 7)]
 
 
+@pytest.mark.parametrize("index", ["radix", "hash"])
+def test_a_part_of_a_block_is_copied_and_written_on(index: str) -> None:
+    engine = caching(prefix_index=index, prefix_partial_reuse=True)
+    run(engine)
+    # All but the last token, of whose block the first three are copied.
+    assert computed(run(engine)) == [(11, 1)]
+    assert computed(run(engine, [*PROMPT[:6], 39, *PROMPT[7:]])) == [(6, 6)]
+    assert computed(run(engine, [*PROMPT[:3], 39])) == [(3, 1)]
+    assert computed(run(engine, [39, *PROMPT[1:]])) == [(0, 12)]
+    stats = engine.stats()
+    assert (stats["prefix_hit_tokens"], stats["prefix_hit_blocks"]) == (11 + 6 + 3, 2 + 1)
+    # The block that goes on longest is the one that is copied, whichever is newer.
+    assert computed(run(engine, [*PROMPT[:6], 39, PROMPT[7], 1])) == [(8, 1)]
+    assert computed(run(engine, [*PROMPT[:7], 38])) == [(7, 1)]
+
+
+def test_a_part_is_of_the_same_namespace_and_needs_no_more_room_than_there_is() -> None:
+    engine = caching(num_kv_blocks=3, prefix_partial_reuse=True, max_model_len=13)
+    run(engine, cache_salt="a")
+    assert computed(run(engine))[0] == (0, 12)
+    # A pool of three blocks cannot hold both the third block and its copy: all of it is computed.
+    assert computed(run(engine))[0][0] == 8
+
+
 def test_answers_are_cached_too_and_the_trace_tells() -> None:
     engine = caching()
     first = run(engine, max_tokens=9)  # 12 + 9 tokens, the last without KV: five blocks full

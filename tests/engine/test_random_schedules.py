@@ -56,6 +56,7 @@ class EngineMachine(RuleBasedStateMachine):
         max_num_queued_reqs=st.sampled_from([None, None, 4]),
         prefix_index=st.sampled_from([None, "radix", "hash"]),
         eviction_policy=st.sampled_from(["lru", "lru", "lfu", "fifo"]),
+        prefix_partial_reuse=st.booleans(),
     )
     def open(self, eos: list[int], **options: Any) -> None:
         options |= FORCED
@@ -64,9 +65,10 @@ class EngineMachine(RuleBasedStateMachine):
         if options["num_host_kv_blocks"] is not None:
             options["preemption_mode"] = "swap"
         if options["prefix_index"] is None:
-            del options["prefix_index"], options["eviction_policy"]
+            del options["prefix_index"], options["eviction_policy"], options["prefix_partial_reuse"]
         else:
             options["enable_prefix_caching"] = True
+            options["prefix_partial_reuse"] &= options["block_size"] > 1
             if options["scheduling_policy"] == "shortest-prefill-first" and options["eviction_policy"] == "lru":
                 options["scheduling_policy"] = "lpm"
         if options["batching"] == "dynamic":

@@ -15,7 +15,7 @@ from workbench.kv import caching_pool, hash_chain
 from workbench.kv.caching_pool import CachingPool
 from workbench.kv.eviction import LeastRecent, Node
 from workbench.kv.hash_chain import HashIndex
-from workbench.kv.prefix_index import PrefixIndex, Trail
+from workbench.kv.prefix_index import Part, PrefixIndex, Trail
 from workbench.kv.radix import RadixIndex
 from workbench.plan import StepPlan
 
@@ -155,7 +155,7 @@ def preemption_counted_as_hit(patch: Patch) -> None:
         request, head = candidate.request, candidate.head
         if joined and head and request.num_preemptions and self.cache is not None:
             request.num_cached_tokens = candidate.start
-            self.cache.count_query(request.num_prompt_tokens, len(head))
+            self.cache.count_query(request.num_prompt_tokens, len(head), candidate.start)
         return joined
 
     patch.setattr(Scheduler, "_join", counting)
@@ -224,6 +224,48 @@ def evicted_and_still_found(patch: Patch) -> None:
     patch.setattr(HashIndex, "_unlink", lambda self, node: None)
 
 
+def copied_from_is_not_held(patch: Patch) -> None:
+    """The block that is to be copied may be given up and filled with something else in the same step."""
+    patch.setattr(CachingPool, "lend", lambda self, owner, part: None)
+
+
+def copied_from_is_held_for_ever(patch: Patch) -> None:
+    patch.setattr(CachingPool, "take_back", lambda self: None)
+
+
+def part_too_long(patch: Patch) -> None:
+    """One token more than is equal."""
+    part = PrefixIndex.part
+
+    def longer(self: PrefixIndex, trail: Trail, num_blocks: int, most: int) -> Part | None:
+        found = part(self, trail, num_blocks, most)
+        if found is None or found.num_tokens >= min(most, self.block_size - 1):
+            return found
+        return found._replace(num_tokens=found.num_tokens + 1)
+
+    patch.setattr(PrefixIndex, "part", longer)
+
+
+def part_not_copied(patch: Patch) -> None:
+    """Its tokens are said to be there, and nobody copies them."""
+    join = Scheduler._join
+
+    def forgetful(self: Scheduler, plan: StepPlan, candidate: Any, num_tokens: int) -> bool:
+        before = list(plan.copies)
+        joined = join(self, plan, candidate, num_tokens)
+        if candidate.part is not None:
+            plan.copies[:] = before
+        return joined
+
+    patch.setattr(Scheduler, "_join", forgetful)
+
+
+def part_too_short(patch: Patch) -> None:
+    """The first token that is equal is enough."""
+    part = PrefixIndex.part
+    patch.setattr(PrefixIndex, "part", lambda self, trail, held, most: part(self, trail, held, min(most, 1)))
+
+
 @pytest.mark.parametrize(
     ("bug", "rule"),
     [
@@ -246,6 +288,11 @@ def evicted_and_still_found(patch: Patch) -> None:
         (chain_forgets_its_parent, "are computed, save its last|answers as it would alone|holds a block twice"),
         (half_a_match_is_a_match, "are computed, save its last|answers as it would alone|blocks of its own tokens"),
         (evicted_and_still_found, "no node is empty|indexed blocks are marked"),
+        (copied_from_is_not_held, "answers as it would alone|were to be|nothing can be given up"),
+        (copied_from_is_held_for_ever, "exactly who runs holds blocks"),
+        (part_too_long, "are computed, save its last"),
+        (part_not_copied, "answers as it would alone"),
+        (part_too_short, "tokens over although"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -13,6 +14,13 @@ from workbench.kv.eviction import EVICTION
 from workbench.kv.pool import OutOfBlocks
 
 WAYS = [(index, policy, size) for index in INDEXES for policy in EVICTION for size in (1, 4, 16)]
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    common = 0
+    while common < min(len(one), len(other)) and one[common] == other[common]:
+        common += 1
+    return common
 
 
 class Plain:
@@ -26,14 +34,14 @@ class Plain:
 
     def longest(self, salt: str, tokens: list[int], size: int) -> int:
         """Blocks of the longest common head with anything cached: every entry is compared, token by token."""
-        best = 0
+        return max((_common(said, tokens) // size for of, *said in self.content.values() if of == salt), default=0)
+
+    def longest_part(self, salt: str, tokens: list[int], size: int, blocks: int) -> int:
+        """Tokens that any cached block shares with what comes after the first ``blocks`` blocks."""
+        begin, best = blocks * size, 0
         for other, *said in self.content.values():
-            if other != salt:
-                continue
-            common = 0
-            while common < min(len(said), len(tokens)) and said[common] == tokens[common]:
-                common += 1
-            best = max(best, common // size)
+            if other == salt and len(said) == begin + size and said[:begin] == tokens[:begin]:
+                best = max(best, _common(said[begin:], tokens[begin:]))
         return best
 
     def ends(self, in_use: set[int], size: int) -> list[int]:
@@ -48,11 +56,11 @@ class Checked:
     def __init__(self, seed: int, index: str, policy: str, size: int, oracle: bool = True) -> None:
         self.draw = Random(seed)
         self.size, self.oracle, self.policy = size, oracle, policy
-        self.pool = CachingPool(self.draw.choice([5, 12, 40]), size, index, policy)
+        self.pool = CachingPool(self.draw.choice([5, 12, 40]), size, index, policy, partial=seed % 2 == 1)
         self.plain = Plain()
         self.live: dict[str, tuple[str, list[int], int]] = {}
         self.said: list[list[int]] = []
-        self.seen = {"hits": 0, "evicted": 0, "cancels": 0, "duplicates": 0, "resets": 0, "refused": 0}
+        self.seen = {"hits": 0, "parts": 0, "evicted": 0, "cancels": 0, "duplicates": 0, "resets": 0, "refused": 0}
         self.number = 0
         evict = self.pool.index.evict
 
@@ -94,15 +102,30 @@ class Checked:
             assert len(head) == min(limit, self.plain.longest(salt, tokens, size)), "the longest common head is found"
             for number, block in enumerate(head, 1):
                 assert self.plain.content[block] == (salt, *tokens[: number * size]), "these are its own tokens"
+        part = pool.match_part(name, len(head), len(tokens) - 1 - len(head) * size)
+        if part is not None and self.oracle:
+            told = (salt, *tokens[: len(head) * size + part.num_tokens])
+            assert self.plain.content[part.block][: len(told)] == told, "the part is of its own tokens"
+        if self.oracle and pool.index.partial and len(head) == min(limit, self.plain.longest(salt, tokens, size)) < 64:
+            wanted = min(self.plain.longest_part(salt, tokens, size, len(head)), len(tokens) - 1 - len(head) * size)
+            assert (part.num_tokens if part else 0) == max(0, min(wanted, size - 1)), "the longest part is found"
         need = pool.blocks_for(len(tokens)) - len(head)
-        if need + pool.num_unheld(head) > pool.num_available or draw.random() < 0.05:
+        wanted = [*head, part.block] if part else head
+        if need + pool.num_unheld(wanted) > pool.num_available or draw.random() < 0.05:
             pool.dismiss(name)  # it waits and is cancelled, or would not fit
             self.seen["refused"] += 1
             return
         pool.open(name)
         pool.adopt(name, head)
+        if part is not None:
+            pool.lend(name, part)
+            self.seen["parts"] += 1
         pool.grow(name, need)
         self.seen["hits"] += len(head)
+        if part is not None:
+            pool.check()
+            assert self.plain.content[part.block], "what is copied stays until it is given back"
+            self._give_back(pool.tables[pool._lent[-1]])
         self.live[name] = salt, tokens, len(head) * size
         self.said = [*self.said[-20:], tokens]
 
@@ -123,6 +146,14 @@ class Checked:
             told = (salt, *tokens[: (number + 1) * self.size])
             assert self.plain.content.setdefault(table[number], told) == told
         assert table[computed // self.size :] == before[computed // self.size :]
+
+    def _give_back(self, lent: list[int]) -> None:
+        others = {block for table in self.pool.tables.values() if table is not lent for block in table}
+        for block in reversed(lent):
+            if block not in others:
+                self.plain.now += 1
+                self.plain.last_held[block] = self.plain.now
+        self.pool.take_back()
 
     def leave(self, name: str) -> None:
         """It ends, is cancelled or is preempted: for the pool all are one."""
@@ -173,6 +204,7 @@ def test_random_use_agrees_with_brute_force(index: str, policy: str, size: int) 
         for name, count in checked.seen.items():
             seen[name] = seen.get(name, 0) + count
     assert seen["hits"] > 15 and seen["evicted"] > 20 and seen["cancels"] > 10, seen
+    assert seen["parts"] > 10 or size == 1, seen
 
 
 @pytest.mark.parametrize("size", [1, 4, 16])

@@ -63,6 +63,18 @@ def test_aborted_requests_do_not_count_as_completed():
     assert (found["completed"], found["total_output_tokens"]) == (0, 0)
 
 
+def test_hit_rates_are_of_tokens_and_of_whole_blocks():
+    traces = [step(number, float(number), 1.0, []) for number in range(3)]
+    names = ("queries", "query_tokens", "hit_tokens", "query_blocks", "hit_blocks")
+    traces[0].queried = dict(zip(names, (2, 30, 0, 6, 0), strict=True))
+    traces[2].queried = dict(zip(names, (1, 10, 9, 2, 2), strict=True))
+    found = serving_metrics(traces)
+    assert (found["prefix_cache_queries"], found["prefix_cache_hits"]) == (40, 9)
+    assert (found["prefix_cache_hit_rate"], found["prefix_cache_block_hit_rate"]) == (9 / 40, 2 / 8)
+    off = serving_metrics([step(0, 0.0, 1.0, [])])
+    assert off["prefix_cache_queries"] is off["prefix_cache_hit_rate"] is off["prefix_cache_block_hit_rate"] is None
+
+
 def test_no_steps_is_all_zero():
     found = serving_metrics([])
     assert (found["completed"], found["duration"], found["output_throughput"], found["p99_itl_ms"]) == (

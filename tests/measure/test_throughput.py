@@ -48,6 +48,8 @@ def test_the_result_has_the_fields_and_counts_every_token(capsys, tiny, tmp_path
     assert result["total_output_tokens"] == sum(expected.output_lens)
     assert result["total_input_tokens"] == sum(expected.input_lens)
     assert "peers" not in result
+    # Three rounds of the same prompts: the cache is emptied before each.
+    assert (result["prefix_cache_queries"], result["prefix_cache_hits"]) == (sum(expected.input_lens), 0)
     assert json.loads(file.read_text()) == result
 
 

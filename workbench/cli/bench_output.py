@@ -10,7 +10,8 @@ from workbench.cli.options import require_writable
 
 SHOWN = ("completed", "rejected", "duration", "total_input_tokens", "total_output_tokens", "request_throughput",
          "output_throughput", "total_token_throughput", "request_goodput", "slo_attainment", "preemptions",
-         "mean_batch_size", "idle_slot_share", "peak_kv_usage", "avg_latency", "median_latency")  # fmt: skip
+         "prefix_cache_hit_rate", "prefix_cache_block_hit_rate", "mean_batch_size", "idle_slot_share", "peak_kv_usage",
+         "avg_latency", "median_latency")  # fmt: skip
 
 
 def add_output_flags(parser: argparse.ArgumentParser) -> None:

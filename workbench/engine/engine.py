@@ -17,7 +17,7 @@ from workbench.engine.scheduler import Scheduler
 from workbench.engine.trace import StepTrace, TraceWriter
 from workbench.errors import UsageError
 from workbench.kv.block_store import HOST, BlockStore
-from workbench.kv.caching_pool import CachingPool, open_pool
+from workbench.kv.caching_pool import CachingPool, PrefixStats, open_pool
 from workbench.kv.prefix_index import MAX_TOKEN_ID
 from workbench.plan import Runner, StepPlan, StepResult
 from workbench.sampling_params import MAX_SEED, SamplingParams
@@ -76,7 +76,7 @@ class Engine:
         self._inputs: list[dict[str, Any]] = []
         self._aborted: list[Request] = []
         self._refused: list[str] = []
-        self._counted = (0,) * 7
+        self._counted = (0,) * (6 + len(PrefixStats._fields) * (self.cache is not None))
 
     def add_request(
         self,
@@ -344,9 +344,16 @@ class Engine:
         host = self.host
         moved = (host.allocated, host.restored) if host else (0, 0)
         pool = self.pool
-        hits = self.cache.stats.hit_tokens if self.cache else 0
-        counted = (pool.allocated, pool.freed, pool.shared, *moved, pool.evicted, hits)
-        *changes, cached_tokens = [after - before for after, before in zip(counted, self._counted, strict=True)]
+        counted = (
+            pool.allocated,
+            pool.freed,
+            pool.shared,
+            *moved,
+            pool.evicted,
+            *(self.cache.stats if self.cache else ()),
+        )
+        changes = [after - before for after, before in zip(counted, self._counted, strict=True)]
+        queried = PrefixStats(*changes[6:])
         names = ("allocated", "freed", "shared", "swapped_out", "swapped_in", "evicted")
         skipped = [{"request_id": skip.request_id, "reason": skip.reason} for skip in plan.skipped]
         skipped += [{"request_id": name, "reason": QueueFull.reason} for name in self._refused]
@@ -368,12 +375,12 @@ class Engine:
             preempted=plan.preempted,
             finished=[{"request_id": r.request_id, "reason": r.finish_reason or ""} for r in ended],
             blocks={
-                **dict(zip(names, changes, strict=True)),
+                **dict(zip(names, changes, strict=False)),
                 **({"cached": pool.num_cached} if self.cache else {}),
                 "free": pool.num_free,
                 "total": pool.num_blocks,
             },
-            cached_tokens=cached_tokens,
+            cached_tokens=queried.hit_tokens,
             new_tokens=[{"request_id": request.request_id, "token_id": token_id} for request, token_id in appended],
             flops=result.flops,
             bytes=result.bytes,
@@ -382,6 +389,7 @@ class Engine:
             num_running=len(self.scheduler.running),
             inputs=self._inputs,
             held=plan.held,
+            queried=queried._asdict() if self.cache else {},
             wake_time=None if plan.scheduled or wake_time <= start or math.isinf(wake_time) else wake_time,
         )
         self._num_steps += 1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from workbench.engine import policies
 from workbench.engine.request import Request, Status
+from workbench.kv.prefix_index import common_head
 
 if TYPE_CHECKING:
     from workbench.engine.places import Joining, Places
@@ -46,7 +47,7 @@ class LongestHeadFirst:
         least = start + max(policies.WARMING_TOKENS, places.pool.block_size)
         for other in others:
             # Where it has come further and the head is not cached all the same, waiting would not help.
-            if other.num_computed_tokens < least <= common_head(request, other, places.pool.block_size):
+            if other.num_computed_tokens < least <= shared_head(request, other, places.pool.block_size):
                 self._warmed_by[request.request_id] = other
                 return True
         return False
@@ -57,7 +58,7 @@ class LongestHeadFirst:
         return other is not None and other.status is Status.RUNNING
 
 
-def common_head(request: Request, other: Request, block_size: int) -> int:
+def shared_head(request: Request, other: Request, block_size: int) -> int:
     """Tokens in whole blocks that both begin with and that ``request`` could take over from ``other``."""
     if request.cache_salt != other.cache_salt:
         return 0
@@ -66,11 +67,4 @@ def common_head(request: Request, other: Request, block_size: int) -> int:
     most = min(len(mine), len(theirs)) - 1
     if mine[:1] != theirs[:1]:
         return 0
-    equal, differs = 0, most + 1
-    while differs - equal > 1:
-        middle = (equal + differs) // 2
-        if mine[equal:middle] == theirs[equal:middle]:
-            equal = middle
-        else:
-            differs = middle
-    return equal // block_size * block_size
+    return common_head(mine, theirs, most) // block_size * block_size

@@ -13,6 +13,7 @@ from workbench.engine.request import Request, Status
 from workbench.kv.block_store import POOL, BlockStore
 from workbench.kv.caching_pool import CachingPool
 from workbench.kv.pool import BlockPool
+from workbench.kv.prefix_index import Part
 from workbench.plan import StepPlan
 
 _rank = attrgetter("rank")
@@ -27,7 +28,14 @@ class Joining(NamedTuple):
     donor: Request | None
     """Another answer to the same prompt whose blocks it may share."""
     head: Sequence[int] = ()
-    """Cached blocks of its first ``start`` tokens."""
+    """Cached blocks of its first tokens."""
+    part: Part | None = None
+    """The cached block after them, if only its first tokens are the request's."""
+
+    @property
+    def cached(self) -> Sequence[int]:
+        """Cached blocks that are wanted, so they cannot be given up for others."""
+        return [*self.head, self.part.block] if self.part else self.head
 
 
 class Places:
@@ -79,6 +87,8 @@ class Places:
             request: Request = item.request  # type: ignore[assignment]
             if request.status is Status.RUNNING and not touched.isdisjoint(request.block_table):
                 self._preempt(request, StepPlan(), swap=False)
+        if self.cache is not None:
+            self.cache.take_back()
         if self.host is not None:
             saved = {move.to for move in plan.moves if move.target == self.host.name}
             for request in self.waiting:
@@ -94,49 +104,66 @@ class Places:
         """
         if self.cache is None or request.num_computed_tokens:
             return []
-        most = len(request.token_ids) - 1
-        if request.params.prompt_logprobs is not None and request.num_prompt_logprobs < request.num_prompt_tokens - 1:
-            most = min(most, request.num_prompt_logprobs)
-        return self.cache.match(request.request_id, request.token_ids, most // self.pool.block_size)
+        return self.cache.match(request.request_id, request.token_ids, _most_cached(request) // self.pool.block_size)
+
+    def _cached(self, request: Request) -> Joining:
+        """A waiting request with all that is cached for it."""
+        head = self.cached_head(request)
+        start, part = len(head) * self.pool.block_size, None
+        if self.cache is not None:
+            part = self.cache.match_part(request.request_id, len(head), _most_cached(request) - start)
+        return Joining(request, start + (part.num_tokens if part else 0), None, head, part)
 
     def _join(self, plan: StepPlan, candidate: Joining, num_tokens: int) -> bool:
         """Lets a waiting request run and compute ``num_tokens`` tokens. False where there are not enough blocks."""
-        request, start, donor, head = candidate
+        request, start, donor, head, part = candidate
         pool, came_back = self.pool, request.num_preemptions > 0
         behind = len(request.token_ids) - start - num_tokens
-        shared = start // pool.block_size if donor else len(head)
-        # One that was preempted takes the blocks for all its tokens at once, so that nobody has them before it.
-        missing = pool.blocks_for(start + num_tokens + (behind if came_back else 0)) - shared
-        spare = 0
-        if came_back:
-            spare = admission.growth(request, behind, self.running, pool, self.max_num_batched_tokens, self.chunk_limit)
+        missing, spare = self._needs(candidate, num_tokens)
         too_early = self._returning is not None or request.request_id in plan.preempted
-        if too_early or not self._free(missing + spare, head):
+        if too_early or not self._free(missing + spare, candidate.cached):
             return False
         _leave(self.waiting, request)
         _enter(self.running, request)
         request.status = Status.RUNNING
         request.block_table = pool.open(request.request_id)
+        shared = start // pool.block_size
         if donor:
             pool.follow(request.request_id, donor.request_id, shared, request.token_ids)
         elif self.cache is not None and request.num_computed_tokens == 0:
             self.cache.adopt(request.request_id, head)
+            if part is not None:
+                self.cache.lend(request.request_id, part)
             request.num_computed_tokens = start
             if not came_back:
                 # Here, once in a request's life: what it computes again after a preemption is no hit.
                 request.num_cached_tokens = start
-                self.cache.count_query(request.num_prompt_tokens, len(head))
+                self.cache.count_query(request.num_prompt_tokens, len(head), start)
         pool.grow(request.request_id, missing)
         if donor:
             request.num_computed_tokens = start
             if start % pool.block_size:
                 # Both will write into the block in which the prompt ends, so the fork gets a copy of its own.
                 plan.copies.append((donor.block_table[shared], request.block_table[shared]))
+        elif part is not None:
+            plan.copies.append((part.block, request.block_table[shared]))
         elif self.host is not None and request.request_id in self.host.tables:
             plan.moves += self.host.restore(request.request_id, pool)
         if came_back and behind:
             self._returning = request, len(request.token_ids)
         return True
+
+    def _needs(self, candidate: Joining, num_tokens: int) -> tuple[int, int]:
+        """Blocks that a candidate lacks to compute ``num_tokens`` tokens, and blocks that must stay to spare beside."""
+        request, start, donor, head, _ = candidate
+        pool, came_back = self.pool, request.num_preemptions > 0
+        shared = start // pool.block_size if donor else len(head)
+        if not came_back:
+            return pool.blocks_for(start + num_tokens) - shared, 0
+        # One that was preempted takes the blocks for all its tokens at once, so that nobody has them before it.
+        behind = len(request.token_ids) - start - num_tokens
+        spare = admission.growth(request, behind, self.running, pool, self.max_num_batched_tokens, self.chunk_limit)
+        return pool.blocks_for(len(request.token_ids)) - shared, spare
 
     def _is_anyone_returning(self) -> bool:
         if self._returning is not None:
@@ -238,6 +265,14 @@ def _enter(ordered: list[Request], request: Request) -> None:
 
 def _leave(ordered: list[Request], request: Request) -> None:
     del ordered[bisect_left(ordered, request.rank, key=_rank)]
+
+
+def _most_cached(request: Request) -> int:
+    """Tokens of a request that may come from the cache."""
+    most = len(request.token_ids) - 1
+    if request.params.prompt_logprobs is not None and request.num_prompt_logprobs < request.num_prompt_tokens - 1:
+        most = min(most, request.num_prompt_logprobs)
+    return most
 
 
 def _forget(request: Request) -> None:

@@ -20,7 +20,6 @@ from workbench.kv.block_store import BlockStore
 from workbench.kv.pool import BlockPool
 from workbench.plan import Scheduled, Skipped, StepPlan, StepResult
 
-_NO_BLOCKS: list[int] = []
 MAX_SKIPPED_LISTED = 64
 """Waiting requests whose reason a plan lists. A plan must stay linear in what is scheduled, not in the queue."""
 
@@ -107,6 +106,8 @@ class Scheduler(Places):
             finished = list(self.running)
         for request in finished:
             self._close(request, request.end_reason or "")
+        if self.cache is not None:
+            self.cache.take_back()
         if finished:
             self.running = [request for request in self.running if request.status is not Status.FINISHED]
         return finished
@@ -159,20 +160,20 @@ class Scheduler(Places):
         for request in self.waiting:
             if len(found) >= seats or left <= 0:
                 break
-            start, donor, head = request.num_computed_tokens, None, _NO_BLOCKS
+            start, donor = request.num_computed_tokens, None
             if len(request.group) > 1 and start == 0 and request.num_prompt_tokens > 1:
                 donor = _donor(request)
                 if donor is not None:
                     start = request.num_prompt_tokens - 1
                 elif _prompt_is_coming(request) or (found and found[-1].request.group is request.group):
                     continue
+            candidate = Joining(request, start, donor)
             if self.cache is not None and start == 0:
-                head = self.cached_head(request)
-                start = len(head) * self.pool.block_size
-                if self.warming is not None and self.warming.waits(self, request, start, found):
+                candidate = self._cached(request)
+                if self.warming is not None and self.warming.waits(self, request, candidate.start, found):
                     continue
-            found.append(Joining(request, start, donor, head))
-            left -= min(len(request.token_ids) - start, self.chunk_limit)
+            found.append(candidate)
+            left -= min(len(request.token_ids) - candidate.start, self.chunk_limit)
         return found
 
     def _again(self, plan: StepPlan, candidate: Joining, num_tokens: int) -> tuple[Joining, int, str]:
@@ -181,9 +182,12 @@ class Scheduler(Places):
         Where it is shorter now, the request computes more, now or later, and may not fit the budget at once.
         """
         request = candidate.request
-        if candidate.head:
-            head = self.cached_head(request)
-            candidate = candidate._replace(start=len(head) * self.pool.block_size, head=head)
+        if candidate.cached:
+            candidate = self._cached(request)
+            needed = sum(self._needs(candidate, num_tokens))
+            if candidate.part is not None and not self._can_have(needed, candidate.cached):
+                # The block that is copied must stay as well, and there may be no room for both.
+                candidate = candidate._replace(start=candidate.start - candidate.part.num_tokens, part=None)
         if not self.config.enable_chunked_prefill:
             # Whole or not at all; one before it may have taken more than its share in this way.
             need = len(request.token_ids) - candidate.start

@@ -59,6 +59,9 @@ class StepTrace:
     moved_bytes: int = 0
     """Keys and values copied between the pool and the host's memory, as ``blocks`` counts them in ``swapped_out`` and
     ``swapped_in``; not part of ``bytes``."""
+    queried: dict[str, int] = field(default_factory=dict)
+    """``{queries, query_tokens, hit_tokens, query_blocks, hit_blocks}``: what requests admitted in this step asked the
+    prefix cache for and found (`workbench.kv.caching_pool.PrefixStats`); empty without prefix caching."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))

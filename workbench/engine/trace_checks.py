@@ -8,6 +8,7 @@ from typing import Any
 
 from workbench.checks import as_real, as_whole, shown
 from workbench.errors import WorkbenchError
+from workbench.kv.caching_pool import PrefixStats
 
 # A value is one of these kinds, a table of keys, or a list of such. A key with "?" may be absent; more keys do no harm.
 _COUNT, _NUMBER, _TEXT, _FLAG = "a whole number from 0", "a finite number", "text", "true or false"
@@ -31,6 +32,7 @@ _FIELDS: dict[str, Any] = {
     "inputs": [{}],
     "held": [_TEXT],
     "moved_bytes": _COUNT,
+    "queried": {f"{name}?": _COUNT for name in PrefixStats._fields},
 }
 _ADDED = {
     "request_id": _TEXT, "arrival_time": _NUMBER, "priority?": _NUMBER, "prompt_token_ids?": [_COUNT], "params?": {},

@@ -16,7 +16,7 @@ from workbench.config import EngineConfig
 from workbench.kv.hash_chain import HashIndex
 from workbench.kv.namespace import namespace
 from workbench.kv.pool import BlockPool, OutOfBlocks
-from workbench.kv.prefix_index import PrefixIndex, Trail, require
+from workbench.kv.prefix_index import TOKEN_BYTES, Part, PrefixIndex, Trail, require
 from workbench.kv.radix import RadixIndex
 
 INDEXES: dict[str, type[PrefixIndex]] = {"radix": RadixIndex, "hash": HashIndex}
@@ -28,7 +28,8 @@ def open_pool(config: EngineConfig, fields: Mapping[str, str] | None = None) -> 
     if not config.enable_prefix_caching:
         return BlockPool(config.num_kv_blocks, config.block_size)
     index = config.prefix_index or "radix"
-    return CachingPool(config.num_kv_blocks, config.block_size, index, config.eviction_policy, fields)
+    partial = config.prefix_partial_reuse
+    return CachingPool(config.num_kv_blocks, config.block_size, index, config.eviction_policy, fields, partial)
 
 
 class PrefixStats(NamedTuple):
@@ -44,10 +45,14 @@ class PrefixStats(NamedTuple):
     query_blocks: int = 0
     """Full blocks of the prompts."""
     hit_blocks: int = 0
+    """Whole blocks; tokens of a part of a block are counted in ``hit_tokens`` alone."""
 
 
 class CachingPool(BlockPool):
-    """``fields``: what the keys and values depend on besides the tokens (`workbench.kv.namespace`)."""
+    """``fields``: what the keys and values depend on besides the tokens (`workbench.kv.namespace`).
+
+    ``partial``: also find blocks of which only the first tokens can be used (`match_part`).
+    """
 
     def __init__(
         self,
@@ -56,9 +61,10 @@ class CachingPool(BlockPool):
         prefix_index: str = "radix",
         eviction_policy: str = "lru",
         fields: Mapping[str, str] | None = None,
+        partial: bool = False,
     ) -> None:
         super().__init__(num_blocks, block_size)
-        self.index = INDEXES[prefix_index](block_size, eviction_policy)
+        self.index = INDEXES[prefix_index](block_size, eviction_policy, partial)
         self.fields = dict(fields or {})
         self.trails: dict[str, Trail] = {}
         self.stats = PrefixStats()
@@ -66,6 +72,7 @@ class CachingPool(BlockPool):
         """Rises with every reset."""
         self._num_cached = 0
         self._indexed = bytearray(num_blocks)
+        self._lent: list[str] = []
 
     @property
     def num_cached(self) -> int:
@@ -95,6 +102,12 @@ class CachingPool(BlockPool):
         trail.extend(token_ids)
         return self.index.match(trail, limit)
 
+    def match_part(self, owner: str, num_blocks: int, most: int) -> Part | None:
+        """A block of which the request can use the first tokens, ``most`` at most, after the ``num_blocks`` found."""
+        if not self.index.partial or self.block_size == 1:
+            return None
+        return self.index.part(self.trails[owner], num_blocks, most)
+
     def num_unheld(self, blocks: Sequence[int]) -> int:
         """How many of the blocks would be taken from the available ones."""
         return sum(1 for block in blocks if self.ref_counts[block] == 0)
@@ -105,6 +118,29 @@ class CachingPool(BlockPool):
         trail.epoch = self.epoch
         self.index.hold(trail, len(blocks))
         self._reference(owner, blocks)
+        self.shared += len(blocks)
+
+    def lend(self, owner: str, part: Part) -> None:
+        """Holds the block of ``part`` until `take_back`, so that it can be copied: as if a request had adopted it.
+
+        ``owner`` has adopted the whole blocks before it.
+        """
+        reader = f"{owner} reads block {part.block}"
+        trail, of = Trail(self.trails[owner].space, self.epoch), self.trails[owner]
+        trail.tokens = of.tokens[: part.num_blocks * self.block_size * TOKEN_BYTES] + part.tokens
+        trail.digests = of.digests[: part.num_blocks]
+        self.trails[reader] = trail
+        self.open(reader)
+        self.index.hold(trail, part.num_blocks + 1)
+        self._reference(reader, [*self.tables[owner][: part.num_blocks], part.block])
+        self._lent.append(reader)
+
+    def take_back(self) -> None:
+        """The copies are made, or never will be: what was lent is held no longer."""
+        while self._lent:
+            reader = self._lent.pop()
+            self.release(reader)
+            self.dismiss(reader)
 
     def follow(self, owner: str, donor: str, num_blocks: int, token_ids: Sequence[int]) -> None:
         trail, other = self.trails[owner], self.trails[donor]
@@ -114,6 +150,7 @@ class CachingPool(BlockPool):
         if other.held >= num_blocks:
             self.index.hold(trail, num_blocks)
         self._reference(owner, self.tables[donor][:num_blocks])
+        self.shared += num_blocks
 
     def publish(self, owner: str, token_ids: Sequence[int], num_computed: int) -> None:
         """Enters the full blocks of the first ``num_computed`` tokens into the index.
@@ -140,12 +177,12 @@ class CachingPool(BlockPool):
             table[place] = canonical
             self._drop(block)
 
-    def count_query(self, num_tokens: int, hit_blocks: int) -> None:
+    def count_query(self, num_tokens: int, hit_blocks: int, hit_tokens: int) -> None:
         size, stats = self.block_size, self.stats
         self.stats = PrefixStats(
             stats.queries + 1,
             stats.query_tokens + num_tokens,
-            stats.hit_tokens + hit_blocks * size,
+            stats.hit_tokens + hit_tokens,
             stats.query_blocks + num_tokens // size,
             stats.hit_blocks + hit_blocks,
         )
@@ -212,7 +249,6 @@ class CachingPool(BlockPool):
                 self._num_cached -= 1
             self.ref_counts[block] += 1
         self.tables[owner].extend(blocks)
-        self.shared += len(blocks)
 
     def _drop(self, block: int) -> None:
         """One table fewer holds the block."""

@@ -2,8 +2,9 @@
 
 The digest of a block is sha256(digest of the block before it, the block's tokens); before the first block stands the
 digest of the namespace. Equal digests mean equal tokens from the first on, so one look into a table finds a block. The
-tokens themselves are not kept: that two heads have one digest is as likely as for sha256 anywhere. The parent's digest
-and the tokens have fixed lengths, so no two inputs run together into the same bytes.
+tokens themselves are not kept (but with ``partial``, which must compare them): that two heads have one digest is as
+likely as for sha256 anywhere. The parent's digest and the tokens have fixed lengths, so no two inputs run together into
+the same bytes.
 """
 
 from __future__ import annotations
@@ -60,7 +61,12 @@ class HashIndex(PrefixIndex):
         for digest, block in zip(self._chain(trail)[trail.held : end], blocks, strict=True):
             found = self._nodes.get(digest)
             if found is None:
-                node = self._nodes[digest] = self._new(node, digest, [block])
+                parent, node = node, self._new(node, digest, [block])
+                self._nodes[digest] = node
+                if self.partial:
+                    begin = (trail.held + len(kept)) * self.block_size * TOKEN_BYTES
+                    node.tokens = trail.tokens[begin : begin + self.block_size * TOKEN_BYTES]
+                    parent.children[digest] = node
             else:
                 self._lock(found)
                 node = found
@@ -80,6 +86,8 @@ class HashIndex(PrefixIndex):
                 parent is not None and (parent.parent is None or self._nodes.get(parent.key) is parent),
                 "what comes before a block is there too",
             )
+            if self.partial and node.parent is not None:
+                require(node.parent.children.get(digest) is node, "parent and child know each other")
 
     def _chain(self, trail: Trail) -> list[bytes]:
         width = self.block_size * TOKEN_BYTES
@@ -87,5 +95,13 @@ class HashIndex(PrefixIndex):
             extend_chain(trail.digests, trail.space, trail.tokens, self.block_size)
         return trail.digests
 
+    def _continuations(self, trail: Trail, num_blocks: int) -> Iterator[tuple[int, bytes]]:
+        node = self._nodes[self._chain(trail)[num_blocks - 1]] if num_blocks else self.roots.get(trail.space)
+        for child in reversed(node.children.values()) if node is not None else ():
+            yield child.blocks[0], bytes(child.tokens)
+
     def _unlink(self, node: Node) -> None:
         del self._nodes[node.key]
+        if self.partial:
+            assert node.parent is not None
+            del node.parent.children[node.key]

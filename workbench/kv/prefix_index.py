@@ -9,6 +9,8 @@ them. What they have in common stands here:
 - *Recency.* The moment of a node's use is when its last holder lets go, not when it was found: until then it cannot
   leave anyway. Looking (`match`) uses nothing.
 - *Eviction.* Only an unlocked leaf gives a block up, its last one first, so nothing is ever cut off from the root.
+- *Within a block.* An index made with ``partial`` also finds the block whose first tokens go on where the whole blocks
+  of a match end (`part`). It is not shared but copied, and the copy is written on from there (copy on write).
 """
 
 from __future__ import annotations
@@ -17,12 +19,16 @@ import sys
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
 
 from workbench.kv.eviction import EVICTION, Node
 
 TOKEN_BYTES = 4
 MAX_TOKEN_ID = (1 << 32) - 1
 """The largest token id that an index can hold."""
+MAX_PART_CANDIDATES = 64
+"""Blocks that `PrefixIndex.part` compares, the newest first: thousands may go on from one head."""
 
 
 def pack(token_ids: Sequence[int]) -> bytes:
@@ -31,6 +37,36 @@ def pack(token_ids: Sequence[int]) -> bytes:
     if sys.byteorder == "big":
         packed.byteswap()
     return packed.tobytes()
+
+
+def common_head(one: Sequence[int], other: Sequence[int], most: int, width: int = 1) -> int:
+    """How many leading units of ``width`` elements, ``most`` at most, are equal in both.
+
+    Halving compares each element once, and by machine words: a long equal head costs next to nothing. Both must have
+    ``most`` units.
+    """
+    if one[: most * width] == other[: most * width]:
+        return most
+    equal, differs = 0, most
+    while differs - equal > 1:
+        middle = (equal + differs) // 2
+        if one[equal * width : middle * width] == other[equal * width : middle * width]:
+            equal = middle
+        else:
+            differs = middle
+    return equal
+
+
+class Part(NamedTuple):
+    """A cached block of which a request can use the first ``num_tokens`` tokens, in a copy of its own."""
+
+    block: int
+    num_tokens: int
+    """At least one and less than a block."""
+    num_blocks: int
+    """Whole blocks before it."""
+    tokens: bytes
+    """All tokens of the block, packed."""
 
 
 class Trail:
@@ -62,13 +98,17 @@ class Trail:
 
 
 class PrefixIndex(ABC):
-    """Blocks of ``block_size`` tokens by the tokens in and before them. ``eviction_policy``: a key of `EVICTION`."""
+    """Blocks of ``block_size`` tokens by the tokens in and before them. ``eviction_policy``: a key of `EVICTION`.
+
+    ``partial``: keep what `part` needs.
+    """
 
     name: str
 
-    def __init__(self, block_size: int, eviction_policy: str = "lru") -> None:
+    def __init__(self, block_size: int, eviction_policy: str = "lru", partial: bool = False) -> None:
         self.block_size = block_size
         self.eviction_policy = eviction_policy
+        self.partial = partial
         self.clear()
 
     def clear(self) -> None:
@@ -93,6 +133,27 @@ class PrefixIndex(ABC):
 
         Returns the block that the index keeps for each: another than the one given where it had one already.
         """
+
+    def part(self, trail: Trail, num_blocks: int, most: int) -> Part | None:
+        """The block after the first ``num_blocks`` that shares most tokens, ``most`` at most, with what the trail goes
+        on with. None where none shares any: then the next token differs everywhere.
+
+        ``num_blocks``: as many as `match` finds. Of those that share as many, the newest. Needs ``partial``.
+        """
+        begin = num_blocks * self.block_size * TOKEN_BYTES
+        most = min(most, self.block_size - 1, (len(trail.tokens) - begin) // TOKEN_BYTES)
+        if most <= 0:
+            return None
+        wanted, best = bytes(trail.tokens[begin : begin + most * TOKEN_BYTES]), None
+        for block, tokens in islice(self._continuations(trail, num_blocks), MAX_PART_CANDIDATES):
+            found = common_head(wanted, tokens, most, TOKEN_BYTES)
+            if found > (best.num_tokens if best else 0):
+                best = Part(block, found, num_blocks, tokens)
+        return best
+
+    @abstractmethod
+    def _continuations(self, trail: Trail, num_blocks: int) -> Iterator[tuple[int, bytes]]:
+        """The blocks right after the trail's first ``num_blocks`` and their packed tokens, the newest first."""
 
     def release(self, trail: Trail) -> None:
         """Lets go of all that the trail holds, the deepest node first."""

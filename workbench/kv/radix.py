@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from workbench.kv.eviction import Node
-from workbench.kv.prefix_index import TOKEN_BYTES, PrefixIndex, Trail, require
+from workbench.kv.prefix_index import TOKEN_BYTES, PrefixIndex, Trail, common_head, require
 
 
 class RadixIndex(PrefixIndex):
     name = "radix"
 
-    def __init__(self, block_size: int, eviction_policy: str = "lru") -> None:
-        super().__init__(block_size, eviction_policy)
+    def __init__(self, block_size: int, eviction_policy: str = "lru", partial: bool = False) -> None:
+        super().__init__(block_size, eviction_policy, partial)
         self._width = block_size * TOKEN_BYTES
 
     def match(self, trail: Trail, limit: int) -> list[int]:
@@ -98,24 +98,20 @@ class RadixIndex(PrefixIndex):
                 break
         return node, used, blocks
 
-    def _common(self, tokens: bytearray, at: int, node: Node, most: int) -> int:
-        """How many blocks of ``node``, ``most`` at most, equal the tokens from block ``at`` on. The first does.
+    def _continuations(self, trail: Trail, num_blocks: int) -> Iterator[tuple[int, bytes]]:
+        node, used, _ = self._walk(trail, num_blocks)
+        if node is None:
+            return
+        if used < len(node.blocks):
+            yield node.blocks[used], bytes(node.tokens[used * self._width : (used + 1) * self._width])
+            return
+        for child in reversed(node.children.values()):
+            yield child.blocks[0], child.key
 
-        Halving compares each token once, and by machine words: a long equal head costs next to nothing.
-        """
-        width = self._width
-        most = min(most, len(node.blocks))
-        base, theirs = at * width, node.tokens
-        if tokens[base : base + most * width] == theirs[: most * width]:
-            return most
-        equal, differs = 1, most
-        while differs - equal > 1:
-            middle = (equal + differs) // 2
-            if tokens[base + equal * width : base + middle * width] == theirs[equal * width : middle * width]:
-                equal = middle
-            else:
-                differs = middle
-        return equal
+    def _common(self, tokens: bytearray, at: int, node: Node, most: int) -> int:
+        """How many blocks of ``node``, ``most`` at most, equal the tokens from block ``at`` on. The first does."""
+        width, most = self._width, min(most, len(node.blocks))
+        return common_head(tokens[at * width : (at + most) * width], node.tokens, most, width)
 
     def _add(self, trail: Trail, node: Node, blocks: list[int], at: int) -> Node:
         """The blocks of a trail that ends at ``node`` and that nobody has gone before."""

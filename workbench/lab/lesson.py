@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 SEED = 0
 METRICS = ("TTFT ms", "ITL ms", "tok/s", "KV MB", "quality")
 """The columns of the scoreboard."""
+PREFIX_CACHING_FROM = 14
+"""The notebook that explains prefix caching."""
 GPU_POOL_SHARE = 4
 """On a GPU a lesson's LLM takes this part of the free memory for its pool, so that a second one finds room too."""
 POOL_SIZES = ("num_kv_blocks", "kv_cache_memory_bytes", "gpu_memory_utilization")
@@ -109,11 +111,14 @@ class Lesson:
     def llm(self, **engine_options: Any) -> LLM:
         """An LLM on the course's model (WORKBENCH_MODEL, else the default one) with these engine options.
 
+        Prefix caching is off up to the notebook that explains it: served again, a prompt would look quick.
+
         Weights are loaded once: a second call with other options of the engine shares them, with a cache of its own.
         """
         from workbench.llm import LLM
 
-        options = {"device": self.device} | engine_options | self._turned_off
+        caching = {"enable_prefix_caching": int(self.number) >= PREFIX_CACHING_FROM}
+        options = {"device": self.device} | caching | engine_options | self._turned_off
         if self.device == "cuda" and not any(name in options for name in POOL_SIZES):
             import torch
 

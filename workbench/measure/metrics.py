@@ -8,7 +8,7 @@ step that computed a token of the request.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class ServingRecord:
         self.occupancy = Occupancy()
         self.phases: dict[str, float] = {}
         self.preemptions = self.flops = self.bytes = 0
+        self.queried: dict[str, int] = {}
         self.start, self.end = math.inf, 0.0
 
     def add(self, trace: StepTrace) -> None:
@@ -42,6 +43,8 @@ class ServingRecord:
         self.preemptions += len(trace.preempted)
         self.flops += trace.flops
         self.bytes += trace.bytes
+        for name, count in trace.queried.items():
+            self.queried[name] = self.queried.get(name, 0) + count
         for name, seconds in trace.phases.items():
             self.phases[name] = self.phases.get(name, 0.0) + seconds
 
@@ -77,6 +80,7 @@ class ServingRecord:
             "slo_attainment": None if good is None or not asked else good / asked,
             "num_steps": self.occupancy.steps,
             "preemptions": self.preemptions,
+            **hits(self.queried),
             "phases": dict(self.phases),
             "bookkeeping_share": sum(self.phases.get(name, 0.0) for name in BOOKKEEPING) / spent if spent else 0.0,
             "flops": self.flops,
@@ -108,6 +112,22 @@ def serving_metrics(
     for trace in traces:
         record.add(trace)
     return record.result(rejected, slo, percentiles, max_num_seqs)
+
+
+def hits(queried: Mapping[str, int]) -> dict[str, Any]:
+    """``prefix_cache_queries`` and ``_hits``: prompt tokens that were asked for and that were cached, as vLLM counts
+    them; ``_hit_rate`` of tokens and ``_block_hit_rate`` of whole blocks. None without prefix caching, or where nobody
+    asked.
+
+    ``queried``: `StepTrace.queried`, added up.
+    """
+    tokens, blocks = queried.get("query_tokens"), queried.get("query_blocks")
+    return {
+        "prefix_cache_queries": tokens,
+        "prefix_cache_hits": queried.get("hit_tokens"),
+        "prefix_cache_hit_rate": queried["hit_tokens"] / tokens if tokens else None,
+        "prefix_cache_block_hit_rate": queried["hit_blocks"] / blocks if blocks else None,
+    }
 
 
 def summary(name: str, seconds: Sequence[float], percentiles: Sequence[float]) -> dict[str, float]:

@@ -25,9 +25,10 @@ def as_result(benchmark: str, llm: LLM, workload: dict[str, Any], measured: dict
 
 
 def warm_up(llm: LLM) -> None:
-    """A few tokens through the model, so that what happens only once happens before the measurement."""
+    """A few tokens through the model, so that what happens only once happens before the measurement. Empties the prefix
+    cache: what was served before is no hit."""
     params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
     room = llm.engine.scheduler.max_model_len
     if room > 4:
         llm.generate([[0] * min(4, room - 3)], params, use_tqdm=False)
-        llm.engine.reset_prefix_cache()
+    llm.engine.reset_prefix_cache()

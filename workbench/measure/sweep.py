@@ -41,7 +41,6 @@ def run(points: Sequence[Point], say: Callable[[str], None] = lambda line: None)
             if llm is None or config != point.load.config:
                 llm = None  # The pool of the one before must be free before the next is sized.
                 llm, config = LLM(point.load.config), point.load.config
-            llm.engine.reset_prefix_cache()
             told.append({"options": point.options, **serve.run(point.load, llm)})
         except (WorkbenchError, UsageError, MemoryError) as error:
             told.append({"options": point.options, "error": str(error) or type(error).__name__})

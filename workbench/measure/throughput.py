@@ -22,7 +22,8 @@ Serve = Callable[[list[list[int]], list[int]], Answers]
 
 
 def run(config: EngineConfig, workload: Workload, vs: str | None = None, repeats: int = 1) -> dict[str, Any]:
-    """Serves the workload ``repeats`` times and returns vLLM's keys with where they come from.
+    """Serves the workload ``repeats`` times and returns vLLM's keys with where they come from. The prefix cache is
+    emptied before each time, so a hit is one within the workload.
 
     With ``vs="transformers"`` each round also runs its static-batch ``generate``, its paged ``generate_batch`` and, for
     both sides, the first request alone (``single_stream``), one after the other in this process. ``ratios`` are our
@@ -94,6 +95,7 @@ def _ours(llm: LLM, prompts: list[list[int]], lens: list[int]) -> tuple[dict[str
     llm.engine.listeners.append(traces.append)
     try:
         params = [SamplingParams(temperature=0, max_tokens=length, ignore_eos=True) for length in lens]
+        llm.engine.reset_prefix_cache()
         outputs = llm.generate(prompts, params, use_tqdm=False)
     finally:
         llm.engine.listeners.remove(traces.append)
