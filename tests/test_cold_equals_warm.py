@@ -47,7 +47,9 @@ def open_pairs(first: LLM) -> dict[int, Pair]:
     opened = {}
     for size in (1, 4, 16):
         shape = {"block_size": size, "num_kv_blocks": 1024 // size, "max_num_seqs": 16, "max_model_len": 120}
-        opened[size] = Pair(*(LLM(weights_of=first, **shape) for _ in range(2)))
+        warm, cold = (LLM(weights_of=first, enable_prefix_caching=on, **shape) for on in (True, False))
+        assert cold.engine.cache is None
+        opened[size] = Pair(warm, cold)
     return opened
 
 

@@ -91,7 +91,7 @@ def test_the_engine_sizes_its_pool_with_the_readers_count(tied: Path) -> None:
 
 def test_an_embedding_table_that_is_not_the_head_counts_as_unread(tmp_path: Path) -> None:
     make_tiny("qwen2", tmp_path)
-    llm = open_llm(tmp_path)
+    llm = open_llm(tmp_path, enable_prefix_caching=False)
     config, before = llm.model_config, traced(llm)
     assert not config.tie_word_embeddings
     table = config.vocab_size * config.hidden_size
@@ -101,7 +101,7 @@ def test_an_embedding_table_that_is_not_the_head_counts_as_unread(tmp_path: Path
 
 
 def test_decode_steps_report_the_readers_cost(tied: Path) -> None:
-    llm = open_llm(tied)
+    llm = open_llm(tied, enable_prefix_caching=False)
     before = traced(llm)
     with DECODE.use(DECODE.function) as used:
         assert traced(llm) == before
@@ -115,7 +115,7 @@ def test_decode_steps_report_the_readers_cost(tied: Path) -> None:
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama2"])
 def test_families_with_biases_norms_and_untied_heads(family: str, tmp_path: Path) -> None:
     make_tiny(family, tmp_path, seed=1)
-    llm = open_llm(tmp_path)
+    llm = open_llm(tmp_path, enable_prefix_caching=False)
     before = traced(llm)
     with DECODE.use(DECODE.function) as used:
         during = traced(llm)
@@ -130,7 +130,7 @@ def test_families_with_biases_norms_and_untied_heads(family: str, tmp_path: Path
 
 def test_what_the_exercise_leaves_out_stays_with_the_engine(tmp_path: Path) -> None:
     make_tiny("mistral", tmp_path, seed=1)
-    llm = open_llm(tmp_path)
+    llm = open_llm(tmp_path, enable_prefix_caching=False)
     before = traced(llm)
     with DECODE.use(DECODE.function) as used:
         assert traced(llm) == before

@@ -27,7 +27,8 @@ class Fives:
 
 def run(prompts: dict[str, int], num_output: int, **limits: int):
     """The traces of a run of prompts of these lengths, and the holders of each block after each step."""
-    engine = Engine(EngineConfig(block_size=4, max_model_len=64, **limits), Fives(), clock=VirtualClock())
+    config = EngineConfig(block_size=4, max_model_len=64, enable_prefix_caching=False, **limits)
+    engine = Engine(config, Fives(), clock=VirtualClock())
     for name, length in prompts.items():
         engine.add_request([1] * length, SamplingParams(max_tokens=num_output), request_id=name)
     traces, snapshots = [], []

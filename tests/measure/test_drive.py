@@ -118,7 +118,7 @@ def test_answers_are_those_of_each_request_alone():
     workload = asks(*((i * 0.7, 3 + i % 5) for i in range(12)))
     told = drive(one, workload, VOCAB_SIZE)
     one.pool.check()
-    assert one.pool.num_free == 9 and not one.has_unfinished()
+    assert one.pool.num_available == 9 and not one.has_unfinished()
     added = [event["add"] for trace in told.traces for event in trace.inputs if "add" in event]
     for index, event in enumerate(added):
         params = greedy(workload.asks[index].output_len, ignore_eos=True)
@@ -140,7 +140,7 @@ def test_an_error_leaves_the_engine_empty():
     one.runner.during = fail
     with pytest.raises(KeyboardInterrupt):
         drive(one, asks((0, 4), (0, 4)), VOCAB_SIZE)
-    assert not one.has_unfinished() and one.pool.num_free == 64
+    assert not one.has_unfinished() and one.pool.num_available == 64
 
 
 @pytest.mark.parametrize("users", [None, 1])

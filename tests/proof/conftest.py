@@ -14,7 +14,8 @@ from workbench.model.weights import load_weights, read_model_config
 
 
 def open_smollm2(**options: object) -> LLM:
-    sizes = {"block_size": 16, "num_kv_blocks": 256, "max_model_len": 1024}
+    # Nothing cached: what is served twice is computed twice.
+    sizes = {"block_size": 16, "num_kv_blocks": 256, "max_model_len": 1024, "enable_prefix_caching": False}
     return LLM(**{"model": "smollm2-135m", "device": "cpu", **sizes, **options})
 
 

@@ -45,7 +45,8 @@ def jobs() -> list[Job]:
 
 def open_llm(folder: Path, **options: Any) -> LLM:
     named = {"model": str(folder), "device": "cpu", "attention_backend": "sdpa", "block_size": BLOCK_SIZE}
-    return LLM(**{**named, "num_kv_blocks": 64, "max_model_len": 128, **options})
+    sizes = {"num_kv_blocks": 64, "max_model_len": 128, "enable_prefix_caching": False}
+    return LLM(**{**named, **sizes, **options})
 
 
 @pytest.fixture(scope="module")
