@@ -143,11 +143,12 @@ def shown(seen: dict[str, int], tally: Comparison) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in seen.items()) + f": {tally.figures()}"
 
 
-def test_cold_equals_warm(pairs: dict[int, Pair]) -> None:
+@pytest.mark.parametrize("first", range(0, 300, 60))
+def test_cold_equals_warm(pairs: dict[int, Pair], first: int) -> None:
     tally = Comparison()
-    seen = run(pairs, range(300), tally)
+    seen = run(pairs, range(first, first + 60), tally)
     assert all(seen.values()), seen
-    assert tally.tokens > 15_000 and not tally.ties, tally.figures()
+    assert tally.tokens > 3000 and not tally.ties, tally.figures()
 
 
 @pytest.mark.proof
