@@ -14,20 +14,27 @@ _NAMES = {
     "workbench.lab.figures": ("block_tables", "holders", "pool_map", "step_table", "timeline"),
     "workbench.lab.lesson": ("Lesson", "current_lesson", "start"),
     "workbench.lab.player": ("Player",),
+    "workbench.lab.playground": ("PrefixPlayground",),
     "workbench.lab.plots": ("line_plot",),
+    "workbench.lab.prefix_runs": ("run_prompts",),
     "workbench.lab.shown": ("drive", "show"),
     "workbench.lab.snapshot": ("PoolSnapshot", "Watch"),
     "workbench.lab.steps": ("decode_in_turn", "decode_steps", "operations_in_a_decode_step", "prefill_step"),
     "workbench.lab.svg": (
         "block_table_frames",
         "parting_table",
+        "prefix_tree_frames",
+        "prefix_tree_table",
         "render_block_table",
         "render_lifeline",
         "render_parting",
+        "render_prefix_tree",
         "render_step_timeline",
         "timeline_frames",
     ),
     "workbench.lab.table": ("Cell", "Table"),
+    "workbench.lab.token_text": ("texts_of", "token_texts"),
+    "workbench.lab.tree_snapshot": ("TreeSnapshot", "leaving_line"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted(_HOME)

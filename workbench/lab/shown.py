@@ -30,9 +30,10 @@ def show(widget: Any, static: Any) -> None:
 
 
 def drive(widget: Any, limit: int = 100) -> int:
-    """Moves a `Player` or an `Explorer` through all it can show and raises the first error; returns how many states.
+    """Moves a `Player`, an `Explorer` or what has a ``drive`` of its own through all it can show and raises the first
+    error; returns how many states.
 
-    All combinations of an Explorer's values up to ``limit``; beyond that each control alone, the others at their
+    All combinations of the values of its controls up to ``limit``; beyond that each control alone, the others at their
     defaults. Where ipywidgets is installed the real controls are moved. Afterwards everything stands as before.
     """
     _attach(widget)
@@ -40,6 +41,8 @@ def drive(widget: Any, limit: int = 100) -> int:
         return _drive_player(widget)
     if isinstance(widget, Explorer):
         return _drive_explorer(widget, limit)
+    if hasattr(widget, "drive"):
+        return int(widget.drive(limit))
     raise UsageError(f"drive moves a Player or an Explorer, not a {type(widget).__name__}")
 
 
@@ -48,7 +51,7 @@ def _attach(widget: Any) -> None:
         import ipywidgets  # noqa: F401
     except ImportError:
         return
-    if isinstance(widget, (Player, Explorer)):
+    if isinstance(widget, (Player, Explorer)) or hasattr(widget, "drive"):
         assert widget.widget is not None
 
 

@@ -8,13 +8,17 @@ from workbench.lab.svg.blocks import block_table_frames, render_block_table
 from workbench.lab.svg.lifeline import render_lifeline
 from workbench.lab.svg.parting import parting_table, render_parting
 from workbench.lab.svg.timeline import render_step_timeline, timeline_frames
+from workbench.lab.svg.tree import prefix_tree_frames, prefix_tree_table, render_prefix_tree
 
 __all__ = [
     "block_table_frames",
     "parting_table",
+    "prefix_tree_frames",
+    "prefix_tree_table",
     "render_block_table",
     "render_lifeline",
     "render_parting",
+    "render_prefix_tree",
     "render_step_timeline",
     "timeline_frames",
 ]
