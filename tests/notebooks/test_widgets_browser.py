@@ -23,7 +23,7 @@ from tests.engine.paged_fake import open_engine
 from workbench import SamplingParams
 from workbench.lab import *
 
-engine = open_engine(num_kv_blocks=12, max_num_batched_tokens=16, max_num_seqs=3)
+engine = open_engine(enable_prefix_caching=True, num_kv_blocks=12, max_num_batched_tokens=16, max_num_seqs=3)
 engine.runner.during = lambda plan: engine.clock.advance(0.002 + 0.001 * plan.num_tokens)
 with Watch(engine) as run:
     engine.add_request([1] * 10, SamplingParams(max_tokens=8, ignore_eos=True, n=2, temperature=1), request_id="A")
@@ -37,6 +37,7 @@ CELLS = {
     "run": RUN,
     "timeline": "show(Player(timeline_frames(run.traces, budget=16, slots=3)), timeline(run.traces))",
     "time": "show(Player(timeline_frames(run.traces, by_time=True)), 'by time')",
+    "memory": "show(Player(memory_map_frames(run.traces, run.snapshots)), memory_map(run.traces, run.snapshots))",
     "blocks": "show(Player(block_table_frames(run.traces, run.snapshots)), 'blocks')",
     "lives": "show(explore(lambda who: render_lifeline(run.traces, who), {'who': control('request', "
     "choices=['A', '가나다', 'request-000017'])}, height=280), 'lives')",
@@ -54,6 +55,12 @@ def draw(budget):
 show(explore(draw, {"budget": control("budget", low=1, high=8, default=3, unit="tokens")}, height=260), lambda: draw(3))
 """,
     "slow": "show(run_button(lambda: timeline(run.traces), seconds=3), 'a slow thing')",
+    "tree": """
+from tests.text.test_detokenizer import shared
+prompts = {"one": "Hi, what is the weather like today?", "two": "Hi, what is the weather like now?"}
+playground = PrefixPlayground(shared(), prompts)
+show(playground, playground.static(["one", "two"]))
+""",
 }
 
 
@@ -91,16 +98,18 @@ def test_widgets_move_in_jupyterlab(lab: str, chromium: str, tmp_path: Path):
         _play(page, timeline)
         _slide(page, _cell(page, "blocks"))
         _slide(page, _cell(page, "time"))
+        _slide(page, _cell(page, "memory"))
         _choose(_cell(page, "lives"))
         _fail_and_recover(page, _cell(page, "figure"))
         _press(_cell(page, "slow"))
+        _type_prompts(page, _cell(page, "tree"))
         for theme in ("Light", "Dark"):
             set_theme(page, theme)
-            for name in ("timeline", "time", "blocks", "lives", "figure", "slow"):
+            for name in list(CELLS)[1:]:
                 cell = _cell(page, name)
                 cell.scroll_into_view_if_needed()
                 cell.screenshot(path=pictures / f"widgets-{name}-{theme.lower()}.png")
-            for name in ("timeline", "blocks", "lives"):
+            for name in ("timeline", "blocks", "memory", "lives", "tree"):
                 _assert_readable(_cell(page, name))
         assert complaints == []
         browser.close()
@@ -165,6 +174,36 @@ def _fail_and_recover(page: Any, cell: Any) -> None:
 def _press(cell: Any) -> None:
     cell.get_by_role("button", name=re.compile(r"Run \(about 3 s\)")).click()
     cell.locator(".widget-html-content table").wait_for(timeout=30_000)
+
+
+def _type_prompts(page: Any, cell: Any) -> None:
+    """Chosen, typed and sent; what is found shows in the tree; a setting changes it; what cannot run says why."""
+    cell.scroll_into_view_if_needed()
+    run, picture = cell.get_by_role("button", name="Run", exact=True), cell.locator("svg[role=img]")
+    run.click()
+    picture.wait_for(timeout=30_000)
+    cell.locator("select").nth(4).select_option("two")
+    _until(page, lambda: "now" in cell.locator("textarea").input_value())
+    run.click()
+    found = cell.get_by_role("status")
+    found.filter(has_text="2: 4 of 9 tokens found in 1 block").wait_for(timeout=20_000)
+    cell.locator("select").nth(0).select_option("1")
+    found.filter(has_text="2: 7 of 9 tokens found in 7 blocks").wait_for(timeout=20_000)
+    cell.locator("textarea").fill("한글 <b>🙂</b>")
+    cell.locator("input[type=checkbox]").check()
+    run.click()
+    found.filter(has_text="3: 0 of").wait_for(timeout=20_000)
+    picture.locator("g[data-state=held]").first.wait_for(state="attached", timeout=20_000)
+    cell.locator("textarea").fill("word " * 70)
+    run.click()
+    cell.get_by_role("alert").filter(has_text="shorten the prompt").wait_for(timeout=20_000)
+    cell.locator("textarea").fill("")
+    run.click()
+    cell.get_by_role("alert").filter(has_text="prompt is empty").wait_for(timeout=20_000)
+    cell.locator("select").nth(3).select_option("32")
+    cell.locator("textarea").fill("Hi, what is the weather like in Seoul, and in Busan in May?")
+    run.click()
+    picture.locator("g[data-gone]").first.wait_for(state="attached", timeout=20_000)
 
 
 def _assert_readable(cell: Any) -> None:

@@ -90,7 +90,7 @@ class PrefixPlayground:
         Names of given prompts stand for their texts.
         """
         sent = {str(at): (self.prompts.get(text, text), False) for at, text in enumerate(prompts, 1)}
-        rows = []
+        rows: list[list[Cell | str | int]] = []
         for run in self._run(sent or self._sent):
             what = Cell(f"refused: {run.refused}", "alert") if run.refused else ", ".join(run.shared_with) or "–"
             rows.append(

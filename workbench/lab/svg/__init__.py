@@ -6,17 +6,20 @@ colour comes with a letter or a shape.
 
 from workbench.lab.svg.blocks import block_table_frames, render_block_table
 from workbench.lab.svg.lifeline import render_lifeline
+from workbench.lab.svg.memory import memory_map_frames, render_memory_map
 from workbench.lab.svg.parting import parting_table, render_parting
 from workbench.lab.svg.timeline import render_step_timeline, timeline_frames
 from workbench.lab.svg.tree import prefix_tree_frames, prefix_tree_table, render_prefix_tree
 
 __all__ = [
     "block_table_frames",
+    "memory_map_frames",
     "parting_table",
     "prefix_tree_frames",
     "prefix_tree_table",
     "render_block_table",
     "render_lifeline",
+    "render_memory_map",
     "render_parting",
     "render_prefix_tree",
     "render_step_timeline",

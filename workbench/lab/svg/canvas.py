@@ -22,6 +22,15 @@ class Canvas:
         self.width, self.height = width, height
         self._parts: list[str] = []
 
+    @property
+    def parts(self) -> list[str]:
+        """What was drawn so far, to be drawn again elsewhere (`add`)."""
+        return list(self._parts)
+
+    def add(self, parts: Iterable[str]) -> None:
+        """Draws what another canvas of the same scale drew."""
+        self._parts.extend(parts)
+
     def rect(self, x: float, y: float, width: float, height: float, tone: str = "", line: float = 0.6) -> None:
         """``tone``: a key of `TONES`; ``line``: width of the border, 0 for none."""
         fill = TONES[tone] if tone else "none"
@@ -39,9 +48,9 @@ class Canvas:
             f'stroke-width="{number(line)}"{dashed}/>'
         )
 
-    def solid(self, path: str) -> None:
-        """A filled shape in the colour of the text."""
-        self._parts.append(f'<path d="{path}" fill="currentColor"/>')
+    def solid(self, path: str, tone: str = "") -> None:
+        """A filled shape: in the colour of the text, or with a ``tone``, a key of `TONES`."""
+        self._parts.append(f'<path d="{path}" fill="{TONES[tone] if tone else "currentColor"}"/>')
 
     def text(
         self, x: float, y: float, text: str, size: float = FONT, anchor: str = "start", bold: bool = False
