@@ -185,7 +185,7 @@ def _type_prompts(page: Any, cell: Any) -> None:
     cell.locator("select").nth(4).select_option("two")
     _until(page, lambda: "now" in cell.locator("textarea").input_value())
     run.click()
-    found = cell.get_by_role("status")
+    found = picture.locator("text").first
     found.filter(has_text="2: 4 of 9 tokens found in 1 block").wait_for(timeout=20_000)
     cell.locator("select").nth(0).select_option("1")
     found.filter(has_text="2: 7 of 9 tokens found in 7 blocks").wait_for(timeout=20_000)

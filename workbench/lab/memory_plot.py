@@ -27,6 +27,7 @@ def memory_map(traces: Sequence[StepTrace], snapshots: Sequence[PoolSnapshot], t
     history = PoolHistory(traces, snapshots)
     from matplotlib import pyplot, style
     from matplotlib.colors import to_rgb
+    from matplotlib.ticker import MaxNLocator
 
     number = {owner: at for at, owner in enumerate(history.owners)}
     first, count = history.traces[0].step, len(history.columns)
@@ -52,11 +53,12 @@ def memory_map(traces: Sequence[StepTrace], snapshots: Sequence[PoolSnapshot], t
         top.set_ylabel("block" if history.group == 1 else f"blocks, {history.group} a row")
         top.set_title(title or "KV blocks after each step")
         states = (SHARED, USED, CACHED, FREE)
-        areas = [[counts[state] for counts in history.counts] for state in states]
+        # Each step fills its column: from half a step before it to half a step after.
+        areas = [[counts[state] for counts in (*history.counts, history.counts[-1])] for state in states]
         low.stackplot(
-            range(first, first + count),
+            [first - 0.5 + at for at in range(count + 1)],
             *areas,
-            step="mid",
+            step="post",
             labels=states,
             colors=[_SHADES[state] for state in states],
             hatch=[_HATCH[state] for state in states],
@@ -67,6 +69,7 @@ def memory_map(traces: Sequence[StepTrace], snapshots: Sequence[PoolSnapshot], t
         low.set_xlim(edges[:2])
         low.set_ylabel("blocks")
         low.set_xlabel("step")
+        low.xaxis.set_major_locator(MaxNLocator(integer=True))
         handles, names = low.get_legend_handles_labels()
         if crosses:
             handles.append(top.collections[-1])

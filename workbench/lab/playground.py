@@ -181,11 +181,13 @@ class PrefixPlayground:
         self.runs = self._run(self._sent)
         self._player = None
         if self.runs:
-            self._player = Player(prefix_tree_frames(self.runs), description="prompt")
+            self._player = Player(prefix_tree_frames(self.runs), description="picture")
             self._player.value = len(self.runs) - 1
-            self._say(self.runs[-1].sentence, bad=bool(self.runs[-1].refused))
+            last, stats = self.runs[-1], self.runs[-1].stats
+            total = f"So far {stats.hit_tokens} of {stats.query_tokens} prompt tokens were found."
+            self._say(f"{last.sentence}." if last.refused else total, bad=bool(last.refused))
         else:
-            self._say("The pool is empty: choose or type a prompt and press Run.")
+            self._say("The pool is empty: choose or type a prompt and press Run.", bad=False)
         if self._widget is not None:
             self._draw()
 

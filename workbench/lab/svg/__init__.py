@@ -5,6 +5,7 @@ colour comes with a letter or a shape.
 """
 
 from workbench.lab.svg.blocks import block_table_frames, render_block_table
+from workbench.lab.svg.heads import prompt_heads_table, render_prompt_heads
 from workbench.lab.svg.lifeline import render_lifeline
 from workbench.lab.svg.memory import memory_map_frames, render_memory_map
 from workbench.lab.svg.parting import parting_table, render_parting
@@ -17,11 +18,13 @@ __all__ = [
     "parting_table",
     "prefix_tree_frames",
     "prefix_tree_table",
+    "prompt_heads_table",
     "render_block_table",
     "render_lifeline",
     "render_memory_map",
     "render_parting",
     "render_prefix_tree",
+    "render_prompt_heads",
     "render_step_timeline",
     "timeline_frames",
 ]
