@@ -181,8 +181,9 @@ def _duplicates(prompt: TokenPrompt) -> Iterator[Finding]:
     """Parts, or paragraphs of five words and more, that stand in a prompt twice."""
     seen: dict[str, str] = {}
     for span in _parts(prompt):
-        texts = [span.text.strip(), *(text.strip() for text in span.text.split("\n\n"))]
-        for text in dict.fromkeys(texts):
+        whole = span.text.strip()
+        paragraphs = [text.strip() for text in whole.split("\n\n")]
+        for text in paragraphs if len(paragraphs) == 1 else [whole, *paragraphs]:
             if len(text.split()) < 5:
                 continue
             if text in seen:

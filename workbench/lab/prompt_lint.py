@@ -159,14 +159,15 @@ def suggest_order(
             names.setdefault(item[0], len(names))
             seen.setdefault(_key(item), len(seen))
 
-    def rank(item: tuple[str, str]) -> tuple[bool, int, int, int]:
-        once = items[_key(item)]
-        return item[0] in last, -once if once > 1 else 0, names[item[0]], seen[_key(item)]
+    def rank(item: tuple[str, str]) -> tuple[bool, bool, int, int, int]:
+        return item[0] in last, item[0] not in first, -items[_key(item)], names[item[0]], seen[_key(item)]
 
-    return {
-        name: sorted({_key(item): item for item in reversed(parts)}.values(), key=rank)
-        for name, parts in prompts.items()
-    }
+    found = {}
+    for name, parts in prompts.items():
+        once = {_key(item): item for item in reversed(parts)}.values()
+        is_talk = any(part == "assistant" for part, _ in parts)
+        found[name] = list(parts) if is_talk else sorted(once, key=rank)
+    return found
 
 
 def prompt_linter(
