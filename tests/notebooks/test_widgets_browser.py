@@ -61,6 +61,13 @@ prompts = {"one": "Hi, what is the weather like today?", "two": "Hi, what is the
 playground = PrefixPlayground(shared(), prompts)
 show(playground, playground.static(["one", "two"]))
 """,
+    "linter": """
+text = "You are a careful assistant of the harbour office. Answer in two sentences and name the document you used."
+clock = {f"p{at}": [("now", f"It is 2026-11-30 09:1{at}"), ("system", text), ("user", f"Question <{at}>?")]
+         for at in range(3)}
+linter = prompt_linter(shared(), {"clock first": clock, "weather": prompts})
+show(linter, lint_prompts(shared(), clock).heads())
+""",
 }
 
 
@@ -103,13 +110,14 @@ def test_widgets_move_in_jupyterlab(lab: str, chromium: str, tmp_path: Path):
         _fail_and_recover(page, _cell(page, "figure"))
         _press(_cell(page, "slow"))
         _type_prompts(page, _cell(page, "tree"))
+        _lint(_cell(page, "linter"))
         for theme in ("Light", "Dark"):
             set_theme(page, theme)
             for name in list(CELLS)[1:]:
                 cell = _cell(page, name)
                 cell.scroll_into_view_if_needed()
                 cell.screenshot(path=pictures / f"widgets-{name}-{theme.lower()}.png")
-            for name in ("timeline", "blocks", "memory", "lives", "tree"):
+            for name in ("timeline", "blocks", "memory", "lives", "tree", "linter"):
                 _assert_readable(_cell(page, name))
         assert complaints == []
         browser.close()
@@ -204,6 +212,25 @@ def _type_prompts(page: Any, cell: Any) -> None:
     cell.locator("textarea").fill("Hi, what is the weather like in Seoul, and in Busan in May?")
     run.click()
     picture.locator("g[data-gone]").first.wait_for(state="attached", timeout=20_000)
+
+
+def _lint(cell: Any) -> None:
+    """The finding and its remedy show; in the suggested layout more is found; another set, another picture."""
+    cell.scroll_into_view_if_needed()
+    picture, result = cell.locator("svg[role=img]"), cell.locator(".widget-html-content")
+    picture.wait_for(timeout=30_000)
+    result.get_by_text("a date and time stands in").first.wait_for(timeout=20_000)
+    cell.locator("select").nth(1).select_option("16")
+    found = picture.locator("g[data-prompt=p2]")
+    assert found.get_attribute("data-found") == "16"
+    cell.locator("select").nth(2).select_option("as suggested")
+    picture.locator("g[data-prompt=p2][data-found='32']").wait_for(state="attached", timeout=20_000)
+    cell.locator("input[type=checkbox]").check()
+    picture.locator("text", has_text="template").first.wait_for(state="attached", timeout=20_000)
+    cell.locator("select").nth(0).select_option("weather")
+    picture.locator("g[data-prompt=two]").wait_for(state="attached", timeout=20_000)
+    cell.locator("select").nth(0).select_option("clock first")
+    picture.locator("g[data-prompt=p2]").wait_for(state="attached", timeout=20_000)
 
 
 def _assert_readable(cell: Any) -> None:
