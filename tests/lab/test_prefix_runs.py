@@ -36,22 +36,24 @@ def common(one: list[int], other: list[int]) -> int:
     return count
 
 
-@pytest.mark.parametrize(("index", "policy", "size"), WAYS)
-def test_an_engine_finds_and_gives_up_the_same(index: str, policy: str, size: int) -> None:
+@pytest.mark.parametrize(
+    ("index", "policy", "size", "partial"),
+    [(*way, partial) for way in WAYS for partial in (False, True) if way[2] > 1 or not partial],
+)
+def test_an_engine_finds_and_gives_up_the_same(index: str, policy: str, size: int, partial: bool) -> None:
     """The same prompts one after the other through a real engine: same hits, same evictions, the same tree."""
-    evicted = hits = 0
+    evicted = hits = copied = 0
     for seed in range(4):
         prompts = prompts_of(Random(seed), 14, size)
         most = max(map(len, prompts.values()))
         num_blocks = -(-most // size) + Random(seed).choice([1, 4])
         engine = open_engine(num_kv_blocks=num_blocks, block_size=size, max_model_len=num_blocks * size,
                              max_num_batched_tokens=most + 1, enable_prefix_caching=True, prefix_index=index,
-                             eviction_policy=policy)  # fmt: skip
+                             eviction_policy=policy, prefix_partial_reuse=partial)  # fmt: skip
         pool = engine.pool
         assert isinstance(pool, CachingPool)
-        runs = run_prompts(
-            prompts, num_blocks=num_blocks, block_size=size, prefix_index=index, eviction_policy=policy, keep=()
-        )
+        runs = run_prompts(prompts, num_blocks=num_blocks, block_size=size, prefix_index=index,
+                           eviction_policy=policy, partial=partial)  # fmt: skip
         for run, (name, tokens) in zip(runs, prompts.items(), strict=True):
             engine.add_request(tokens, greedy(1), request_id=name)
             trace = engine.step()
@@ -61,7 +63,9 @@ def test_an_engine_finds_and_gives_up_the_same(index: str, policy: str, size: in
             assert pool.stats == run.stats
             assert shape(TreeSnapshot.of(pool)) == shape(run.tree), "only who holds it differs"
             hits, evicted = hits + run.hit_tokens, evicted + len(run.evicted)
+            copied += run.copied_from is not None
     assert hits and evicted, "a test without hits or evictions shows nothing"
+    assert bool(copied) == partial
 
 
 def shape(tree: TreeSnapshot) -> list[tuple[object, ...]]:

@@ -165,7 +165,7 @@ def _play(page: Any, cell: Any) -> None:
 
 def _choose(cell: Any) -> None:
     cell.locator("select").select_option("request-000017")
-    cell.locator("svg[role=img] > title", has_text="request-000017").wait_for(state="attached", timeout=20_000)
+    cell.locator("svg[role=img] > title", has_text="request-000017").wait_for(state="attached", timeout=60_000)
 
 
 def _fail_and_recover(page: Any, cell: Any) -> None:
@@ -194,24 +194,24 @@ def _type_prompts(page: Any, cell: Any) -> None:
     _until(page, lambda: "now" in cell.locator("textarea").input_value())
     run.click()
     found = picture.locator("text").first
-    found.filter(has_text="2: 4 of 9 tokens found in 1 block").wait_for(timeout=20_000)
+    found.filter(has_text="2: 4 of 9 tokens found in 1 block").wait_for(timeout=60_000)
     cell.locator("select").nth(0).select_option("1")
-    found.filter(has_text="2: 7 of 9 tokens found in 7 blocks").wait_for(timeout=20_000)
+    found.filter(has_text="2: 7 of 9 tokens found in 7 blocks").wait_for(timeout=60_000)
     cell.locator("textarea").fill("한글 <b>🙂</b>")
     cell.locator("input[type=checkbox]").check()
     run.click()
-    found.filter(has_text="3: 0 of").wait_for(timeout=20_000)
-    picture.locator("g[data-state=held]").first.wait_for(state="attached", timeout=20_000)
+    found.filter(has_text="3: 0 of").wait_for(timeout=60_000)
+    picture.locator("g[data-state=held]").first.wait_for(state="attached", timeout=60_000)
     cell.locator("textarea").fill("word " * 70)
     run.click()
-    cell.get_by_role("alert").filter(has_text="shorten the prompt").wait_for(timeout=20_000)
+    cell.get_by_role("alert").filter(has_text="shorten the prompt").wait_for(timeout=60_000)
     cell.locator("textarea").fill("")
     run.click()
-    cell.get_by_role("alert").filter(has_text="prompt is empty").wait_for(timeout=20_000)
+    cell.get_by_role("alert").filter(has_text="prompt is empty").wait_for(timeout=60_000)
     cell.locator("select").nth(3).select_option("32")
     cell.locator("textarea").fill("Hi, what is the weather like in Seoul, and in Busan in May?")
     run.click()
-    picture.locator("g[data-gone]").first.wait_for(state="attached", timeout=20_000)
+    picture.locator("g[data-gone]").first.wait_for(state="attached", timeout=60_000)
 
 
 def _lint(cell: Any) -> None:
@@ -219,18 +219,18 @@ def _lint(cell: Any) -> None:
     cell.scroll_into_view_if_needed()
     picture, result = cell.locator("svg[role=img]"), cell.locator(".widget-html-content")
     picture.wait_for(timeout=30_000)
-    result.get_by_text("a date and time stands in").first.wait_for(timeout=20_000)
+    result.get_by_text("a date and time stands in").first.wait_for(timeout=60_000)
     cell.locator("select").nth(1).select_option("16")
     found = picture.locator("g[data-prompt=p2]")
     assert found.get_attribute("data-found") == "16"
     cell.locator("select").nth(2).select_option("as suggested")
-    picture.locator("g[data-prompt=p2][data-found='32']").wait_for(state="attached", timeout=20_000)
+    picture.locator("g[data-prompt=p2][data-found='32']").wait_for(state="attached", timeout=60_000)
     cell.locator("input[type=checkbox]").check()
-    picture.locator("text", has_text="template").first.wait_for(state="attached", timeout=20_000)
+    picture.locator("text", has_text="template").first.wait_for(state="attached", timeout=60_000)
     cell.locator("select").nth(0).select_option("weather")
-    picture.locator("g[data-prompt=two]").wait_for(state="attached", timeout=20_000)
+    picture.locator("g[data-prompt=two]").wait_for(state="attached", timeout=60_000)
     cell.locator("select").nth(0).select_option("clock first")
-    picture.locator("g[data-prompt=p2]").wait_for(state="attached", timeout=20_000)
+    picture.locator("g[data-prompt=p2]").wait_for(state="attached", timeout=60_000)
 
 
 def _assert_readable(cell: Any) -> None:

@@ -23,6 +23,8 @@ class PromptRun:
     num_tokens: int
     hit_blocks: int
     hit_tokens: int
+    copied_from: int | None
+    """The block of which it uses a copy of the first tokens; ``hit_tokens`` counts these."""
     new_blocks: int
     """Full blocks that it entered into the index."""
     shared_with: tuple[str, ...]
@@ -43,6 +45,8 @@ class PromptRun:
         told = f"{self.name}: {self.hit_tokens} of {_count(self.num_tokens, 'token')} found"
         if self.hit_blocks:
             told += f" in {_count(self.hit_blocks, 'block')}"
+        if self.copied_from is not None:
+            told += f"{' and' if self.hit_blocks else ' in'} a copy of the head of block {self.copied_from}"
         told += f"; {self.num_tokens - self.hit_tokens} computed, {_count(self.new_blocks, 'new full block')}"
         if self.shared_with:
             told += f"; shared with {', '.join(self.shared_with)}"
@@ -58,15 +62,18 @@ def run_prompts(
     block_size: int,
     prefix_index: str = "radix",
     eviction_policy: str = "lru",
+    partial: bool = False,
     keep: Collection[str] = (),
     texts: TokenTexts | None = None,
 ) -> list[PromptRun]:
     """Sends prompts (name → token ids) through a new `CachingPool`, in order; each ends before the next comes.
 
-    ``keep``: those that do not end, so they hold their blocks to the last. ``texts``: see `TreeSnapshot.of`. A prompt
-    that does not fit is told so in its run (``refused``) and changes nothing.
+    ``partial``: reuse within a block too (``prefix_partial_reuse``). ``keep``: prompts that do not end, so they hold
+    their blocks to the last. ``texts``: see `TreeSnapshot.of`. A prompt that does not fit is told so in its run
+    (``refused``) and changes nothing.
     """
-    sender = _Sender(CachingPool(num_blocks, block_size, prefix_index, eviction_policy), texts or numbers)
+    pool = CachingPool(num_blocks, block_size, prefix_index, eviction_policy, partial=partial)
+    sender = _Sender(pool, texts or numbers)
     return [sender.send(name, list(ids), name in keep) for name, ids in prompts.items()]
 
 
@@ -83,14 +90,18 @@ class _Sender:
         pool.enroll(name)
         # The last token is always computed: its logits are wanted (`Places.cached_head`).
         head = pool.match(name, ids, (len(ids) - 1) // size)
+        part = pool.match_part(name, len(head), len(ids) - 1 - len(head) * size)
         need = pool.blocks_for(len(ids)) - len(head)
-        if need + pool.num_unheld(head) > pool.num_available:
+        if need + pool.num_unheld([*head, part.block] if part else head) > pool.num_available:
             pool.dismiss(name)
             return self._refused(name, ids, _no_room(pool, len(ids), len(head)))
         pool.open(name)
         shared_with = tuple(other for other, table in pool.tables.items() if not set(head).isdisjoint(table))
         pool.adopt(name, head)
-        pool.count_query(len(ids), len(head))
+        if part is not None:
+            pool.lend(name, part)
+        hit_tokens = len(head) * size + (part.num_tokens if part else 0)
+        pool.count_query(len(ids), len(head), hit_tokens)
         before = self._tree()
         pool.grow(name, need)
         left = set(pool.index.blocks())
@@ -107,7 +118,8 @@ class _Sender:
             text=joined(self.texts(ids)),
             num_tokens=len(ids),
             hit_blocks=len(head),
-            hit_tokens=len(head) * size,
+            hit_tokens=hit_tokens,
+            copied_from=part.block if part else None,
             new_blocks=sum(mark == NEW for mark in marks.values()),
             shared_with=shared_with,
             evicted=tuple(evicted),
@@ -118,11 +130,12 @@ class _Sender:
         if not keep:
             pool.release(name)
             pool.dismiss(name)
+        pool.take_back()
         return run
 
     def _refused(self, name: str, ids: list[int], why: str) -> PromptRun:
         text = joined(self.texts(ids))
-        return PromptRun(name, text, len(ids), 0, 0, 0, (), (), why, self._tree(), self.pool.stats)
+        return PromptRun(name, text, len(ids), 0, 0, None, 0, (), (), why, self._tree(), self.pool.stats)
 
     def _tree(self, marks: Mapping[int, str] | None = None) -> TreeSnapshot:
         return TreeSnapshot.of(self.pool, self.texts, marks=marks, contents=self.contents)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 from workbench.errors import UsageError
-from workbench.kv.prefix_index import Trail
+from workbench.kv.prefix_index import Trail, common_head
 from workbench.kv.radix import RadixIndex
 from workbench.lab.token_text import joined, texts_of
 from workbench.text.tokenizer import Tokenizer
@@ -115,7 +114,7 @@ def parts_of(given: str | Mapping[str, str] | Parts) -> list[tuple[str, str]]:
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens are equal from the first on."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    return common_head(one, other, min(len(one), len(other)))
 
 
 def common_heads(prompts: Sequence[TokenPrompt], block_size: int, previous: bool = False) -> list[CommonHead]:
