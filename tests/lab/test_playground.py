@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -79,7 +80,7 @@ def test_awkward_texts_are_run_or_refused_in_words(text: str, index: str) -> Non
     widget = playground.widget
     playground.set("prefix_index", index)
     only(widget, "Textarea").value = text
-    button(widget, "Run").click()
+    button(widget, "Run").value = True
     words = AWKWARD[text]
     told = playground._message.value
     assert words in playground.message and "Traceback" not in told
@@ -116,10 +117,10 @@ def test_the_controls_do_what_they_say() -> None:
     text, keep = only(widget, "Textarea"), only(widget, "Checkbox")
     button(widget, "given prompts").value = WEATHER["two"]
     assert text.value == WEATHER["two"] and not text.continuous_update
-    button(widget, "Run").click()
+    button(widget, "Run").value = True
     keep.value = True
     text.value = WEATHER["one"]
-    button(widget, "Run").click()
+    button(widget, "Run").value = True
     assert [run.hit_tokens for run in playground.runs] == [0, 4]
     slider = only(widget, "IntSlider")
     assert (slider.value, slider.max) == (1, 1)
@@ -132,6 +133,23 @@ def test_the_controls_do_what_they_say() -> None:
     assert playground.send("x").tree.num_held == 1, "only the one that runs"  # type: ignore[union-attr]
     button(widget, "Start over").click()
     assert playground.runs == [] and not playground._player_box.children
+
+
+def test_run_goes_back_by_itself_and_threads_do_not_mix() -> None:
+    playground = opened()
+    run = button(playground.widget, "Run")
+    run.value = True
+    assert run.value is False and len(playground.runs) == 1
+    choices = (1, 4, 16)
+    sends = [Thread(target=playground.send, args=(text,)) for text in WEATHER.values()]
+    moves = [Thread(target=playground.set, args=("block_size", choices[at % 3])) for at in range(6)]
+    for thread in (*sends, *moves):
+        thread.start()
+    for thread in (*sends, *moves):
+        thread.join()
+    assert len(playground.runs) == 4
+    assert {run.tree.block_size for run in playground.runs} == {playground.values["block_size"]}
+    assert playground.player.frames[-1] == playground.player.shown
 
 
 def test_drive_sends_every_prompt_under_every_setting() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import product
+from threading import RLock
 from typing import Any
 
 from workbench.checks import shown
@@ -48,6 +49,9 @@ class PrefixPlayground:
         self.message = "Nothing has been sent yet: choose or type a prompt and press Run."
         self._sent: dict[str, tuple[str, bool]] = {}
         self._widget: Any = None
+        self._player: Player | None = None
+        self._lock = RLock()
+        """JupyterLab hands changes of controls and clicks of buttons to different threads."""
 
     # What a reader does, without the controls.
 
@@ -57,22 +61,25 @@ class PrefixPlayground:
         None, and ``message`` says why, where it cannot be sent at all; a prompt that finds no room is a run that says
         so.
         """
-        if (why := self._cannot(text)) is not None:
-            self._say(why)
-            return None
-        self._sent[str(len(self._sent) + 1)] = (text, keep)
-        self._again()
-        return self.runs[-1]
+        with self._lock:
+            if (why := self._cannot(text)) is not None:
+                self._say(why)
+                return None
+            self._sent[str(len(self._sent) + 1)] = (text, keep)
+            self._again()
+            return self.runs[-1]
 
     def end_all(self) -> None:
         """Lets every running request end, as if none had been kept."""
-        self._sent = {name: (text, False) for name, (text, _) in self._sent.items()}
-        self._again()
+        with self._lock:
+            self._sent = {name: (text, False) for name, (text, _) in self._sent.items()}
+            self._again()
 
     def clear(self) -> None:
         """Begins again with an empty pool."""
-        self._sent = {}
-        self._again()
+        with self._lock:
+            self._sent = {}
+            self._again()
 
     def set(self, name: str, value: Any) -> None:
         """Changes a setting. Raises UsageError for one that is not there or a value that it cannot have."""
@@ -149,8 +156,6 @@ class PrefixPlayground:
             self._widget = self._make()
         return self._widget
 
-    _player: Player | None = None
-
     def _cannot(self, text: str) -> str | None:
         if not isinstance(text, str) or not text:
             return "The prompt is empty: there is no token to compute. Type something."
@@ -197,8 +202,9 @@ class PrefixPlayground:
             self._message.value = f'<div role="{"alert" if bad else "status"}">{escape(message)}</div>'
 
     def _take(self, name: str, value: Any) -> None:
-        self.values[name] = value
-        self._again()
+        with self._lock:
+            self.values[name] = value
+            self._again()
 
     def _settings(self) -> str:
         size, tokens = self.values["block_size"], self.values["pool_tokens"]
@@ -250,13 +256,14 @@ class PrefixPlayground:
             style=style,
             layout={"width": "280px"},
         )
-        self._buttons = {
-            name: widgets.Button(description=name, tabbable=True, layout={"width": "auto"})
-            for name in ("Run", "End all that run", "Start over")
-        }
-        self._buttons["Run"].on_click(lambda _: self.send(self._text.value, self._keep.value))
-        self._buttons["End all that run"].on_click(lambda _: self.end_all())
-        self._buttons["Start over"].on_click(lambda _: self.clear())
+        # Run is a switch that goes back by itself: its state comes after the text's, in order. The click of a button is
+        # a message of another kind, which JupyterLab handles in another thread and may overtake what was just typed.
+        self._run_switch = widgets.ToggleButton(value=False, description="Run", tabbable=True, layout={"width": "auto"})
+        self._run_switch.observe(self._on_run, "value")
+        ends = widgets.Button(description="End all that run", tabbable=True, layout={"width": "auto"})
+        ends.on_click(lambda _: self.end_all())
+        over = widgets.Button(description="Start over", tabbable=True, layout={"width": "auto"})
+        over.on_click(lambda _: self.clear())
         self._message = widgets.HTML(value=f'<div role="status">{escape(self.message)}</div>')
         self._player_box = widgets.VBox([], layout={"min_height": f"{_HEIGHT}px"})
         self._draw()
@@ -265,11 +272,18 @@ class PrefixPlayground:
                 widgets.HBox(list(self._inputs.values()), layout={"flex_flow": "row wrap"}),
                 self._choice,
                 self._text,
-                widgets.HBox([self._keep, *self._buttons.values()], layout={"flex_flow": "row wrap"}),
+                widgets.HBox([self._keep, self._run_switch, ends, over], layout={"flex_flow": "row wrap"}),
                 self._message,
                 self._player_box,
             ]
         )
+
+    def _on_run(self, change: dict[str, Any]) -> None:
+        if change["new"]:
+            try:
+                self.send(self._text.value, self._keep.value)
+            finally:
+                self._run_switch.value = False
 
     def _on_choice(self, change: dict[str, Any]) -> None:
         if change["new"]:
