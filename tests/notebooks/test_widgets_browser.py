@@ -221,8 +221,7 @@ def _lint(cell: Any) -> None:
     picture.wait_for(timeout=30_000)
     result.get_by_text("a date and time stands in").first.wait_for(timeout=60_000)
     cell.locator("select").nth(1).select_option("16")
-    found = picture.locator("g[data-prompt=p2]")
-    assert found.get_attribute("data-found") == "16"
+    picture.locator("g[data-prompt=p2][data-found='16']").wait_for(state="attached", timeout=60_000)
     cell.locator("select").nth(2).select_option("as suggested")
     picture.locator("g[data-prompt=p2][data-found='32']").wait_for(state="attached", timeout=60_000)
     cell.locator("input[type=checkbox]").check()
