@@ -169,6 +169,14 @@ def test_who_holds_what_and_who_shares() -> None:
 
 
 @pytest.mark.parametrize("index", INDEXES)
+def test_branches_that_went_are_told_apart(index: str) -> None:
+    prompts = {"A": [1, 2, 3, 4], "B": [1, 2, 5, 6], "big": [9] * 6}
+    tree = run_prompts(prompts, num_blocks=6, block_size=1, prefix_index=index)[-1].tree
+    assert [item.block_texts for item in tree.gone] == [(" 1", " 2", " 3", " 4"), (" 5", " 6")]
+    assert {item.parent for item in tree.gone} == {None}
+
+
+@pytest.mark.parametrize("index", INDEXES)
 def test_what_does_not_fit_says_so_and_changes_nothing(index: str) -> None:
     prompts = {"A": [1] * 10, "too long": [2] * 40, "no room": [3] * 26, "empty": [], "fits": [1] * 10 + [4]}
     runs = run_prompts(prompts, num_blocks=8, block_size=4, prefix_index=index, keep=["A"])
