@@ -49,7 +49,7 @@ def test_every_token_is_computed_once_and_every_answer_whole(batching: str) -> N
     computed = sum(item["num_tokens"] for trace in told.traces for item in trace.scheduled)
     assert computed == sum(workload.input_lens) + sum(workload.output_lens) - 40, "the last token is never computed"
     engine.pool.check()
-    assert engine.pool.num_free == engine.pool.num_blocks
+    assert engine.pool.num_available == engine.pool.num_blocks
 
 
 def test_two_runs_are_the_same() -> None:
