@@ -43,7 +43,7 @@ def test_the_azure_code_trace_goes_through_scheduler_and_pool(proof):
     told = drive(engine, workload, VOCAB_SIZE)
     seconds = time.perf_counter() - started
     engine.pool.check()
-    assert engine.pool.num_free == 2000 and not engine.has_unfinished() and not told.rejected
+    assert engine.pool.num_available == 2000 and not engine.has_unfinished() and not told.rejected
     found = serving_metrics(told.traces, slo=Slo(ttft=500), max_num_seqs=64)
     assert found["completed"] == 8819
     assert found["total_input_tokens"] == sum(workload.input_lens)

@@ -102,7 +102,7 @@ def test_sampling_options_however_served(
     llm.engine.listeners.append(traces.append)
     llm.engine.listeners.append(lambda trace: llm.engine.pool.check())
     found = llm.generate([prompt for prompt, _ in jobs], [params for _, params in jobs], use_tqdm=False)
-    assert llm.engine.pool.num_free == llm.engine.pool.num_blocks
+    assert llm.engine.pool.num_available == llm.engine.pool.num_blocks
     preemptions = sum(len(trace.preempted) for trace in traces)
     assert preemptions > 3 if name == "a pool for two" else max(len(trace.scheduled) for trace in traces) > 1
     tally = Tally()

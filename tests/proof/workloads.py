@@ -39,7 +39,7 @@ def serve(llm: LLM, jobs: list[Job], order: list[int] | None = None, staggered: 
         engine.step()
         engine.pool.check()
         steps += 1
-    assert engine.pool.num_free == engine.pool.num_blocks
+    assert engine.pool.num_available == engine.pool.num_blocks
     ordered = [requests[index] for index in range(len(jobs))]
     return Served([request.output_token_ids for request in ordered], [request.num_preemptions for request in ordered])
 
