@@ -31,6 +31,11 @@ class Case:
     absolute: float = 0.0
     help: str = ""
     """What to think of when this is the case that fails."""
+    call: Callable[..., Any] = lambda function, *arguments: function(*arguments)
+    """How the function is called: as it is, or, say, once for each item of the one argument."""
+    judge: Callable[..., Difference | None] | None = None
+    """Where more than one answer is right: ``judge(expected, got, *make())`` says what is wrong with ``got``, if
+    anything is. Without it the answer must be the expected one."""
 
 
 def fixed(*arguments: Any) -> Callable[[], tuple[Any, ...]]:

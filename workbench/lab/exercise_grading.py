@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType, TracebackType
 from typing import Any
 
-from workbench.lab.exercise_cases import Case, difference, short
+from workbench.lab.exercise_cases import Case, Difference, difference, short
 from workbench.lab.exercise_result import FAILS, NOT_ATTEMPTED, PASSES, Failure, Result, printed_lines
 from workbench.lab.exercise_source import NotAttempted
 from workbench.lab.time_limit import OutOfTime, call_within
@@ -65,7 +65,7 @@ def _failure(function: Callable[..., Any], case: Case, seconds: float) -> Failur
     wanted = case.expected(*case.make())
     try:
         with contextlib.redirect_stdout(printed):
-            got = call_within(seconds, lambda: function(*arguments))
+            got = call_within(seconds, lambda: case.call(function, *arguments))
     except (Exception, SystemExit) as error:
         if isinstance(error, NotImplementedError) and _raised_by_hand(function, error):
             raise NotAttempted(str(error) or "it raises NotImplementedError") from None
@@ -75,9 +75,15 @@ def _failure(function: Callable[..., Any], case: Case, seconds: float) -> Failur
             raise NotAttempted("there is nothing in it yet")
         return failed(short(wanted), "None", words="it returned nothing: is a return missing?")
     changed = _changed(function, case, arguments)
-    if found := difference(wanted, got, (case.relative, case.absolute)):
+    if found := _found(case, wanted, got):
         return failed(found.expected, found.got, found.where, words="; ".join(filter(None, [found.words, changed])))
     return failed("the inputs as they were", "the right answer", words=changed) if changed else None
+
+
+def _found(case: Case, wanted: Any, got: Any) -> Difference | None:
+    if case.judge is not None:
+        return case.judge(wanted, got, *case.make())
+    return difference(wanted, got, (case.relative, case.absolute))
 
 
 def _changed(function: Callable[..., Any], case: Case, arguments: tuple[Any, ...]) -> str:
