@@ -26,7 +26,7 @@ from workbench.lab.help_desk import KINDS, Part
 from workbench.sampling_params import SamplingParams
 from workbench.simulate import FixedCost, simulated_engine
 
-HITS, ASSEMBLE = exercise("15", "hit-tokens"), exercise("15", "assemble")
+MET, ASSEMBLE = exercise("15", "met-again"), exercise("15", "assemble")
 
 
 @pytest.fixture(autouse=True)
@@ -51,12 +51,12 @@ few_tokens = st.lists(st.integers(1, 3), min_size=1, max_size=14)
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(few_tokens, max_size=5), few_tokens, st.integers(1, 5), st.sampled_from(["radix", "hash"]))
-def test_hit_tokens_are_those_of_a_whole_engine(
+def test_what_is_met_again_is_what_a_whole_engine_meets(
     seen: list[list[int]], prompt: list[int], block_size: int, index: str
 ) -> None:
     engines = served([*seen, prompt], block_size, index)
     assert cached_tokens([*seen, prompt], block_size) == engines
-    assert HITS.function(seen, prompt, block_size) == engines[-1]
+    assert MET.function(seen, prompt, block_size) == engines[-1]
 
 
 def test_no_order_of_kinds_hits_more_often_than_the_one_that_is_asked_for() -> None:

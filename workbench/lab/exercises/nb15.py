@@ -13,7 +13,7 @@ from workbench.lab.help_desk import Part, part
 # The solutions. The text of each function, without what stands in its gap, is the skeleton in the notebook.
 
 
-def hit_tokens(seen: list[list[int]], prompt: list[int], block_size: int) -> int:
+def met_again(seen: list[list[int]], prompt: list[int], block_size: int) -> int:
     """Tokens of `prompt` that need not be computed when the prompts in `seen` were computed before it and nothing was
     thrown away. Only full blocks of block_size tokens are kept, and the last token is always computed."""
     # your turn: where does the prompt part from each of those seen?
@@ -61,14 +61,14 @@ _OFFERED = [part("tool", "Tool: next_boat", "next_boat"), part("tool", "Tool: bo
 EXERCISES = (
     Exercise(
         notebook="15",
-        id="hit-tokens",
+        id="met-again",
         title="How much is met again",
         difficulty=1,
         minutes=10,
         statement="Some prompts were computed, and their full blocks are kept. How many tokens of the next prompt are "
         "met again? Reuse goes from the first token to the first difference, in whole blocks. The last token of a "
         "prompt is always computed: its logits choose the first token of the answer.",
-        function=hit_tokens,
+        function=met_again,
         reference=cases.last_hit,
         examples=(
             Example(([[5, 6, 7, 8, 9]], [5, 6, 7, 1], 1), 3, "they part at the fourth token"),
@@ -76,7 +76,7 @@ EXERCISES = (
             Example(([[5, 6, 7, 8], [5, 2]], [5, 6, 7, 8], 2), 2, "the last token is computed, and with it its block"),
             Example(([[1, 6, 7, 8]], [5, 6, 7, 8], 1), 0, "what is equal after the first difference does not count"),
         ),
-        cases=cases.hit_cases,
+        cases=cases.met_cases,
         hints=(
             "Which of the prompts seen decides, if several begin like the new one?",
             "The tokens met again are a multiple of block_size, no more than the longest common head with any one "

@@ -36,15 +36,15 @@ def cached_tokens(prompts: Sequence[Sequence[int]], block_size: int) -> list[int
     return found
 
 
-# hit-tokens
+# met-again
 
 
 def last_hit(seen: list[list[int]], prompt: list[int], block_size: int) -> int:
     return cached_tokens([*seen, prompt], block_size)[-1]
 
 
-def hit_cases() -> list[Case]:
-    draw = Random("hit-tokens")
+def met_cases() -> list[Case]:
+    draw = Random("met-again")
     cases = []
 
     def add(family: str, name: str, seen: list[list[int]], prompt: list[int], size: int, help_: str = "") -> None:
