@@ -16,13 +16,13 @@ from workbench.lab.exercises.nb15_cases import (
     Assembler,
     assemble_cases,
     best_prompts,
-    cached_tokens,
     each,
     hits,
     judged,
     laid_out,
 )
 from workbench.lab.help_desk import KINDS, Part
+from workbench.lab.prompt_heads import hit_tokens
 from workbench.sampling_params import SamplingParams
 from workbench.simulate import FixedCost, simulated_engine
 
@@ -55,7 +55,7 @@ def test_what_is_met_again_is_what_a_whole_engine_meets(
     seen: list[list[int]], prompt: list[int], block_size: int, index: str
 ) -> None:
     engines = served([*seen, prompt], block_size, index)
-    assert cached_tokens([*seen, prompt], block_size) == engines
+    assert hit_tokens([*seen, prompt], block_size) == engines
     assert MET.function(seen, prompt, block_size) == engines[-1]
 
 

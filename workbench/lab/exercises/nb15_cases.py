@@ -1,4 +1,4 @@
-"""Right answers for the exercises of notebook 15, by the engine's own pool, and the cases they are checked with."""
+"""Right answers for the exercises of notebook 15, by the engine's radix tree, and the cases they are checked with."""
 
 from __future__ import annotations
 
@@ -9,38 +9,20 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
-from workbench.kv.caching_pool import CachingPool
 from workbench.lab.exercise_cases import Case, Difference, fixed, short
 from workbench.lab.help_desk import KINDS, TOPICS, Part, ask, asks
+from workbench.lab.prompt_heads import hit_tokens
 
 Assembler = Callable[[Sequence[Part]], list[str]]
 KEPT = 0.99
 """What part of the best layout's hits is asked for: another good one may lose a word somewhere."""
 
 
-def cached_tokens(prompts: Sequence[Sequence[int]], block_size: int) -> list[int]:
-    """Tokens of each prompt that the pool has when they are computed one after the other, and none is thrown away."""
-    pool = CachingPool(sum(len(tokens) // block_size + 1 for tokens in prompts), block_size)
-    found = []
-    for number, tokens in enumerate(prompts):
-        owner = str(number)
-        pool.enroll(owner)
-        pool.open(owner)
-        head = pool.match(owner, tokens, (len(tokens) - 1) // block_size)
-        pool.adopt(owner, head)
-        pool.grow(owner, pool.blocks_for(len(tokens)) - len(head))
-        pool.publish(owner, tokens, len(tokens))
-        pool.release(owner)
-        pool.dismiss(owner)
-        found.append(len(head) * block_size)
-    return found
-
-
 # met-again
 
 
 def last_hit(seen: list[list[int]], prompt: list[int], block_size: int) -> int:
-    return cached_tokens([*seen, prompt], block_size)[-1]
+    return hit_tokens([*seen, prompt], block_size)[-1]
 
 
 def met_cases() -> list[Case]:
@@ -88,7 +70,7 @@ def laid_out(kinds: Sequence[str], parts: Sequence[Part]) -> list[str]:
 
 def hits(prompts: Sequence[Sequence[str]]) -> int:
     """Tokens, here words, that are met again when these prompts come one after the other."""
-    return sum(cached_tokens([words(texts) for texts in prompts], 1))
+    return sum(hit_tokens([words(texts) for texts in prompts], 1))
 
 
 def by_trying(parts: Sequence[Part]) -> list[str]:
