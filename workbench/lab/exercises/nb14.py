@@ -154,8 +154,8 @@ EXERCISES = (
         statement="Room is needed, and one cached node must give up a block. Whoever is held by a request stays, and "
         "so does whoever has children: what comes after a missing block can never be found again. Of the others, those "
         "that no second request has ever used (`uses` is 0) go first, the longest unused of them; only when there "
-        "are none, those that were used again, and again the longest unused. So one long scan cannot push out the heads "
-        "that many share. Return the place in the list, or `None` if nobody may go.",
+        "are none, those that were used again, and again the longest unused. So one long scan cannot push out the "
+        "heads that many share. Return the place in the list, or `None` if nobody may go.",
         function=victim,
         reference=cases.eliminated,
         given={"tree": _TREE},
