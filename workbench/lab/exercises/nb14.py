@@ -97,6 +97,7 @@ def _node(holders: int, children: int, uses: int, last_use: int) -> dict[str, in
 
 
 _TREE = [_node(1, 1, 3, 2), _node(1, 0, 0, 1), _node(0, 0, 2, 4), _node(0, 0, 0, 6), _node(0, 0, 0, 5)]
+_USED, _HELD = _TREE[:3], _TREE[:2]
 
 EXERCISES = (
     Exercise(
@@ -158,11 +159,11 @@ EXERCISES = (
         "heads that many share. Return the place in the list, or `None` if nobody may go.",
         function=victim,
         reference=cases.eliminated,
-        given={"tree": _TREE},
+        given={"tree": _TREE, "used": _USED, "held": _HELD},
         examples=(
             Example((_TREE,), 4, "0 and 1 are held, 2 was used again, 4 is longer unused than 3"),
-            Example((_TREE[:3],), 2, "used again, but nobody else may go"),
-            Example((_TREE[:2],), None, "all are held"),
+            Example((_USED,), 2, "used again, but nobody else may go"),
+            Example((_HELD,), None, "all are held"),
         ),
         cases=cases.victim_cases,
         hints=(
