@@ -13,7 +13,7 @@ from tests.engine.paged_fake import VOCAB_SIZE, open_engine
 from workbench.engine.trace import StepTrace
 from workbench.errors import UsageError
 from workbench.lab import story
-from workbench.lab.snapshot import PoolSnapshot, Watch
+from workbench.lab.snapshot import MAX_STEPS, PoolSnapshot, Watch
 from workbench.lab.svg import (
     block_table_frames,
     render_block_table,
@@ -23,7 +23,7 @@ from workbench.lab.svg import (
 )
 from workbench.lab.svg import timeline as timeline_module
 from workbench.lab.svg.canvas import clean, labels
-from workbench.lab.svg.cells import MAX_FRAMES, MAX_FRAMES_BYTES, MAX_STEPS
+from workbench.lab.svg.cells import MAX_FRAMES, MAX_FRAMES_BYTES
 from workbench.sampling_params import SamplingParams
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from workbench.engine.trace import StepTrace
 from workbench.errors import UsageError
-from workbench.lab.snapshot import PoolSnapshot
+from workbench.lab.snapshot import PoolSnapshot, check_steps
 from workbench.lab.story import sentence
-from workbench.lab.svg.cells import check_steps
 
 FREE, CACHED, USED, SHARED = "free", "cached", "in use", "shared"
 STATES = (SHARED, USED, CACHED, FREE)

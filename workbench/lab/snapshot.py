@@ -1,14 +1,20 @@
-"""PoolSnapshot: the block tables as they stood after a step. A trace counts blocks; the pool knows which they are."""
+"""PoolSnapshot: the block tables as they stood after a step. A trace counts blocks; the pool knows which they are.
+
+`check_steps`: how many steps one picture of a run holds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
 from workbench.engine.engine import Engine
 from workbench.engine.trace import StepTrace
+from workbench.errors import UsageError
 from workbench.kv.pool import BlockPool
+
+MAX_STEPS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +83,19 @@ class Watch:
         block = self._evict()
         self._evicted.append(block)
         return block
+
+
+def check_steps(traces: Sequence[StepTrace], upto: int | None = None) -> int:
+    """How many of the steps are drawn. Raises UsageError for no steps, too many, or an ``upto`` outside them."""
+    if not traces:
+        raise UsageError("there are no traces to draw: run at least one step")
+    if len(traces) > MAX_STEPS:
+        raise UsageError(
+            f"{len(traces)} steps are more than the {MAX_STEPS} that one picture holds: give a part, such as "
+            f"traces[:{MAX_STEPS}]"
+        )
+    if upto is None:
+        return len(traces)
+    if isinstance(upto, bool) or not isinstance(upto, int) or not 0 <= upto <= len(traces):
+        raise UsageError(f"upto={upto!r} is not a number of steps from 0 to {len(traces)}")
+    return upto

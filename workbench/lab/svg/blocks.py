@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from workbench.engine.trace import StepTrace
 from workbench.errors import UsageError
-from workbench.lab.snapshot import PoolSnapshot
+from workbench.lab.snapshot import PoolSnapshot, check_steps
 from workbench.lab.story import sentence
 from workbench.lab.svg.canvas import FONT, Canvas, labels, text_width
-from workbench.lab.svg.cells import WIDTH, Frames, check_steps, frame_steps
+from workbench.lab.svg.cells import WIDTH, Frames, frame_steps
 
 MAX_BLOCKS = 1024
 MAX_TABLES = 16

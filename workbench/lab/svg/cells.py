@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from workbench.engine.trace import StepTrace
-from workbench.errors import UsageError
 from workbench.lab.story import LETTERS, Event
 from workbench.lab.svg.canvas import FONT, Canvas, text_width
 
-MAX_STEPS = 400
 MAX_FRAMES = 150
 MAX_FRAMES_BYTES = 12_000_000
 WIDTH = 960
@@ -38,22 +35,6 @@ class Frames(tuple[str, ...]):
         if len(made) != len(made.labels):
             raise ValueError(f"{len(made)} frames and {len(made.labels)} labels: one label for each frame")
         return made
-
-
-def check_steps(traces: Sequence[StepTrace], upto: int | None = None) -> int:
-    """How many of the steps are drawn. Raises UsageError for no steps, too many, or an ``upto`` outside them."""
-    if not traces:
-        raise UsageError("there are no traces to draw: run at least one step")
-    if len(traces) > MAX_STEPS:
-        raise UsageError(
-            f"{len(traces)} steps are more than the {MAX_STEPS} that one picture holds: give a part, such as "
-            f"traces[:{MAX_STEPS}]"
-        )
-    if upto is None:
-        return len(traces)
-    if isinstance(upto, bool) or not isinstance(upto, int) or not 0 <= upto <= len(traces):
-        raise UsageError(f"upto={upto!r} is not a number of steps from 0 to {len(traces)}")
-    return upto
 
 
 def frame_steps(count: int, largest: int) -> list[int]:

@@ -7,9 +7,10 @@ from itertools import groupby, pairwise
 
 from workbench.engine.trace import StepTrace
 from workbench.errors import UsageError
+from workbench.lab.snapshot import check_steps
 from workbench.lab.story import Event, arrivals, lanes
 from workbench.lab.svg.canvas import FONT, Canvas, duration, labels, text_width
-from workbench.lab.svg.cells import WIDTH, check_steps, draw_event, draw_legend, legend_entries, legend_rows
+from workbench.lab.svg.cells import WIDTH, draw_event, draw_legend, legend_entries, legend_rows
 
 _LEFT, _BAR, _HEIGHT = 96, 66, 26
 _MOST_ROWS = 6

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from workbench.engine.trace import StepTrace
 from workbench.errors import UsageError
 from workbench.lab.pool_history import CACHED, FREE, SHARED, USED, PoolHistory, Square
-from workbench.lab.snapshot import PoolSnapshot
+from workbench.lab.snapshot import PoolSnapshot, check_steps
 from workbench.lab.svg.canvas import FONT, Canvas, labels, text_width
-from workbench.lab.svg.cells import WIDTH, Frames, check_steps, frame_steps
+from workbench.lab.svg.cells import WIDTH, Frames, frame_steps
 
 _LEFT, _TOP = 64.0, 62.0
 _HEIGHT, _TALLEST, _WIDEST = 400.0, 18.0, 44.0

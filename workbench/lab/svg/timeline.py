@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from workbench.engine.trace import StepTrace
 from workbench.errors import UsageError
+from workbench.lab.snapshot import check_steps
 from workbench.lab.story import Event, arrivals, lanes, sentence
 from workbench.lab.svg.canvas import FONT, Canvas, labels, number, text_width
 from workbench.lab.svg.cells import (
     WIDTH,
     Frames,
-    check_steps,
     draw_event,
     draw_legend,
     frame_steps,
