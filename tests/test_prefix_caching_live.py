@@ -94,7 +94,7 @@ def test_weights_that_changed_in_place_need_a_reset(llm: LLM) -> None:
     weight = llm.runner.decoder.embedding
     with torch.inference_mode():
         weight.copy_(weight.flip(0))
-    assert llm.engine.reset_prefix_cache() is True
+    assert llm.reset_prefix_cache() is True
     after = llm.generate(PROMPT, GREEDY, use_tqdm=False)[0]
     assert after.num_cached_tokens == 0 and after.token_ids != before
     assert tokens(open_llm_again(llm), [PROMPT])[0] == after.token_ids

@@ -42,7 +42,7 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
         ([True, 2], "^position 0 of the prompt: True is no token id"),
         ([1, "2"], "^position 1 of the prompt: '2' is no token id"),
         (5, "prompts are text, token ids, or a list of such, not a int"),
-        ({"a": 1}, "not a dict"),
+        ({"a": 1}, "not a dict: give its text or its ids, and its salt as cache_salt="),
     ],
 )
 def test_a_wrong_prompt_is_named_by_its_number(llm: LLM, prompts: Any, words: str) -> None:

@@ -196,6 +196,10 @@ class LLM:
                 raise
         return [self._output(group) for group in groups]
 
+    def reset_prefix_cache(self) -> bool:
+        """Forgets all cached keys and values; see `Engine.reset_prefix_cache`."""
+        return self.engine.reset_prefix_cache()
+
     def chat(
         self,
         messages: Messages | Sequence[Messages],
@@ -205,7 +209,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answers one conversation or several, laid out by the model's chat template.
 
-        A conversation is a list of ``{"role": …, "content": …}``.
+        A conversation is a list of ``{"role": …, "content": …}``. ``cache_salt``: as in `generate`.
         """
         if not isinstance(messages, (list, tuple)):
             raise UsageError(f"messages are a list of {{'role': …, 'content': …}}, not a {type(messages).__name__}")
@@ -316,7 +320,8 @@ class LLM:
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if not isinstance(prompts, (str, list, tuple, range)):
-        raise UsageError(f"prompts are text, token ids, or a list of such, not a {type(prompts).__name__}")
+        salted = ": give its text or its ids, and its salt as cache_salt=" if isinstance(prompts, Mapping) else ""
+        raise UsageError(f"prompts are text, token ids, or a list of such, not a {type(prompts).__name__}{salted}")
     # A list that begins with a number, even a wrong one, is one prompt of token ids.
     if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Number)):
         return [prompts]  # type: ignore[list-item]
