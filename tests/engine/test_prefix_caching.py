@@ -12,6 +12,7 @@ from workbench.engine.engine import Engine
 from workbench.engine.replay import replay
 from workbench.engine.trace import StepTrace
 from workbench.errors import UsageError
+from workbench.kv import prefix_index
 
 PROMPT = list(range(10, 22))
 """Three blocks of four tokens."""
@@ -76,6 +77,28 @@ def test_a_part_of_a_block_is_copied_and_written_on(index: str) -> None:
     # The block that goes on longest is the one that is copied, whichever is newer.
     assert computed(run(engine, [*PROMPT[:6], 39, PROMPT[7], 1])) == [(8, 1)]
     assert computed(run(engine, [*PROMPT[:7], 38])) == [(7, 1)]
+
+
+@pytest.mark.parametrize("index", ["radix", "hash"])
+def test_a_part_may_come_into_view_while_the_step_is_planned(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of three blocks are compared, and one of the two is given up for an answer that grows."""
+    monkeypatch.setattr(prefix_index, "MAX_PART_CANDIDATES", 2)
+    engine = caching(prefix_index=index, prefix_partial_reuse=True, num_kv_blocks=8)
+    head = PROMPT[:4]
+    for tail in ([1, 2, 3, 4], [5, 0, 0, 0], [6, 0, 0, 0], [1, 2, 3, 4]):  # the first is used last, so it stays longer
+        run(engine, [*head, *tail, 39])
+    run(engine, [37] * 5)
+    engine.add_request([38] * 4 * engine.pool.num_free, greedy(8), "grows")
+    engine.step()
+    assert engine.pool.num_free == 0
+    engine.add_request([*head, 1, 2, 3, 30, 31], greedy(3), "late")
+    late = engine.requests["late"]
+    trace = engine.step()
+    assert trace.blocks["evicted"] == 3 and computed([trace])[1] == (7, 2)
+    while engine.has_unfinished():
+        engine.step()
+        engine.pool.check()
+    assert late.output_token_ids == answer_alone(late.prompt_token_ids, late.params, 100)[0]
 
 
 def test_a_part_is_of_the_same_namespace_and_needs_no_more_room_than_there_is() -> None:

@@ -179,15 +179,18 @@ class Scheduler(Places):
     def _again(self, plan: StepPlan, candidate: Joining, num_tokens: int) -> tuple[Joining, int, str]:
         """Looks for the cached head once more: what was there may have been given up for those served before.
 
-        Where it is shorter now, the request computes more, now or later, and may not fit the budget at once.
+        Where it is shorter now, the request computes more, now or later, and may not fit the budget at once. It may even
+        be longer: not all blocks are compared for a part, and others may be among those that are.
         """
-        request = candidate.request
+        request, given = candidate.request, num_tokens
         if candidate.cached:
             candidate = self._cached(request)
+            num_tokens = min(given, len(request.token_ids) - candidate.start)
             needed = sum(self._needs(candidate, num_tokens))
             if candidate.part is not None and not self._can_have(needed, candidate.cached):
                 # The block that is copied must stay as well, and there may be no room for both.
                 candidate = candidate._replace(start=candidate.start - candidate.part.num_tokens, part=None)
+                num_tokens = min(given, len(request.token_ids) - candidate.start)
         if not self.config.enable_chunked_prefill:
             # Whole or not at all; one before it may have taken more than its share in this way.
             need = len(request.token_ids) - candidate.start
