@@ -78,6 +78,26 @@ def test_nobody_is_sent_away_in_vain() -> None:
     assert sum(len(trace.preempted) for trace in run.traces) == 0
 
 
+def test_nobody_is_sent_away_for_blocks_that_are_shared() -> None:
+    """Half of b's blocks would only change hands, so without b there would still be too few."""
+    engine = open_engine(
+        enable_prefix_caching=True, scheduling_policy="priority", num_kv_blocks=11, max_model_len=44, max_num_seqs=3
+    )
+    head = list(range(16))
+    engine.add_request([30] * 5, greedy(15), "first", priority=0)
+    engine.step()
+    engine.add_request([*head, 20, 21], greedy(20), "b", priority=10)
+    engine.step()
+    assert engine.pool.num_available == 4
+    # Ten blocks, four of them b's: nine could be had.
+    engine.add_request([*head, *[25] * 22], greedy(1), "urgent", priority=1)
+    trace = engine.step()
+    assert trace.preempted == [] and [item["request_id"] for item in trace.scheduled] == ["first", "b"]
+    while engine.has_unfinished():
+        engine.step()
+        engine.pool.check()
+
+
 def test_equals_never_take_each_others_place() -> None:
     engine = open_engine(scheduling_policy="priority", max_num_seqs=1)
     run = feed(engine, [Arrival(0.0, "a", 1, 9, 1), Arrival(1.0, "b", 1, 1, 1)])

@@ -104,14 +104,14 @@ class Places:
         """
         if self.cache is None or request.num_computed_tokens:
             return []
-        return self.cache.match(request.request_id, request.token_ids, _most_cached(request) // self.pool.block_size)
+        return self.cache.match(request.request_id, request.token_ids, most_cached(request) // self.pool.block_size)
 
     def _cached(self, request: Request) -> Joining:
         """A waiting request with all that is cached for it."""
         head = self.cached_head(request)
         start, part = len(head) * self.pool.block_size, None
         if self.cache is not None:
-            part = self.cache.match_part(request.request_id, len(head), _most_cached(request) - start)
+            part = self.cache.match_part(request.request_id, len(head), most_cached(request) - start)
         return Joining(request, start + (part.num_tokens if part else 0), None, head, part)
 
     def _join(self, plan: StepPlan, candidate: Joining, num_tokens: int) -> bool:
@@ -177,7 +177,7 @@ class Places:
         head, running, pool = self.waiting[0], self.running, self.pool
         if not running or head.priority >= running[-1].priority or self._is_anyone_returning():
             return
-        cached = self.cached_head(head)
+        cached = dict.fromkeys(self.cached_head(head))
         start = len(cached) * pool.block_size
         num_tokens = start + min(len(head.token_ids) - start, self.chunk_limit, self.max_num_batched_tokens)
         needed = pool.blocks_for(len(head.token_ids) if head.num_preemptions else num_tokens)
@@ -193,7 +193,8 @@ class Places:
                 seats += 1
                 for block in other.block_table:
                     holders[block] = holders.get(block, pool.ref_counts[block]) - 1
-                    free += holders[block] == 0
+                    # What the head would share with those who leave makes no room: it is to stay.
+                    free += holders[block] == 0 and block not in cached
         if seats > 0 and free >= needed:
             for other in chosen:
                 other.num_displaced += 1
@@ -267,7 +268,7 @@ def _leave(ordered: list[Request], request: Request) -> None:
     del ordered[bisect_left(ordered, request.rank, key=_rank)]
 
 
-def _most_cached(request: Request) -> int:
+def most_cached(request: Request) -> int:
     """Tokens of a request that may come from the cache."""
     most = len(request.token_ids) - 1
     if request.params.prompt_logprobs is not None and request.num_prompt_logprobs < request.num_prompt_tokens - 1:
