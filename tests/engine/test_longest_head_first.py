@@ -133,3 +133,25 @@ def test_with_a_long_queue_it_takes_them_as_they_came() -> None:
 def test_it_needs_a_cache() -> None:
     with pytest.raises(UsageError, match="has no effect without enable_prefix_caching=True"):
         lpm(enable_prefix_caching=False)
+
+
+def test_who_could_take_nothing_over_does_not_wait() -> None:
+    """Log probabilities of a prompt need all of it computed."""
+    engine = lpm()
+    engine.add_request([*HEAD, 1], greedy(1), "a")
+    engine.add_request([*HEAD, 2], greedy(1, prompt_logprobs=0), "b")
+    assert order([engine.step()]) == ["a", "b"]
+
+
+def test_nobody_waits_for_one_whose_blocks_were_reset() -> None:
+    engine = lpm(long_prefill_token_threshold=16)
+    engine.add_request([*HEAD, 1], greedy(1), "a")
+    engine.step()
+    assert engine.reset_prefix_cache()
+    engine.add_request([*HEAD, 2], greedy(1), "b")
+    engine.add_request([*HEAD, 3], greedy(1), "c")
+    trace = engine.step()
+    # What a computes is not kept; what b computes is.
+    assert order([trace]) == ["a", "b"]
+    assert trace.skipped == [{"request_id": "c", "reason": "prefix_wait"}]
+    drain(engine)

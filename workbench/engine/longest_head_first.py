@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.engine import policies
+from workbench.engine.places import most_cached
 from workbench.engine.request import Request, Status
 from workbench.kv.prefix_index import common_head
 
@@ -42,9 +43,12 @@ class LongestHeadFirst:
         ``start``: tokens that are cached for it. Somebody else: one that runs and has not come to the end of that head
         yet, or that joins before it in this step. Both go on, so nobody waits for ever.
         """
-        others = [other for other in places.running if other.status is Status.RUNNING]
-        others += [candidate.request for candidate in joining]
         least = start + max(policies.WARMING_TOKENS, places.pool.block_size)
+        if least > most_cached(request) or places.cache is None:
+            return False  # it must compute these tokens itself (``prompt_logprobs``)
+        publishes = places.cache.publishes
+        others = [r for r in places.running if r.status is Status.RUNNING and publishes(r.request_id)]
+        others += [candidate.request for candidate in joining]
         for other in others:
             # Where it has come further and the head is not cached all the same, waiting would not help.
             if other.num_computed_tokens < least <= shared_head(request, other, places.pool.block_size):

@@ -152,6 +152,10 @@ class CachingPool(BlockPool):
         self._reference(owner, self.tables[donor][:num_blocks])
         self.shared += num_blocks
 
+    def publishes(self, owner: str) -> bool:
+        """Whether what the running request computes can be found by others: not if it began before a reset."""
+        return self.trails[owner].epoch == self.epoch
+
     def publish(self, owner: str, token_ids: Sequence[int], num_computed: int) -> None:
         """Enters the full blocks of the first ``num_computed`` tokens into the index.
 
@@ -159,7 +163,7 @@ class CachingPool(BlockPool):
         """
         trail = self.trails[owner]
         full = num_computed // self.block_size
-        if full <= trail.held or trail.epoch != self.epoch:
+        if full <= trail.held or not self.publishes(owner):
             return
         trail.extend(token_ids)
         table, begin = self.tables[owner], trail.held
