@@ -15,6 +15,7 @@ from workbench.errors import UsageError
 from workbench.kv.radix import RadixIndex
 from workbench.lab import common_heads, hit_tokens, prompt_heads_table, read_prompts, render_prompt_heads, run_prompts
 from workbench.lab.prompt_heads import TEMPLATE, Span, TokenPrompt, common
+from workbench.lab.prompt_lint import lint_prompts
 from workbench.lab.svg.heads import MAX_BARS
 from workbench.lab.table import Cell
 
@@ -199,6 +200,11 @@ def test_of_many_prompts_the_rest_is_counted() -> None:
         (lambda: read_prompts(shared(), {"a": [("system", ""), ("user", "")]}), "'a' is empty"),
         (lambda: read_prompts(shared(), {"a": "\x00" if not shared().encode("\x00") else ""}), "no token|empty"),
         (lambda: common_heads(numbered({"a": [1]}), 0), "block_size=0"),
+        (lambda: read_prompts(shared(), ["Hi", "Hi you"]), r"prompts=\['Hi', 'Hi you'\] must be a mapping from names"),
+        (lambda: lint_prompts(shared(), ["Hi", "Hi you"]), r"prompts=\['Hi', 'Hi you'\] must be a mapping from names"),
+        (lambda: lint_prompts(shared(), {"a": None}), "prompt 'a' is None: a text was expected"),
+        (lambda: lint_prompts(shared(), {"a": ["one", "two"]}), r"prompt 'a' is \['one', 'two'\]: a text was expected"),
+        (lambda: lint_prompts(shared(), {"a": {"user": 3}}), "prompt 'a' is {'user': 3}: a text was expected"),
     ],
 )
 def test_what_cannot_be_read_is_refused(make, words: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from workbench.checks import shown
 from workbench.errors import UsageError
 from workbench.kv.prefix_index import Trail, common_head
 from workbench.kv.radix import RadixIndex
@@ -92,13 +93,10 @@ def read_prompts(
     Parts follow one another with ``join`` between them, which counts to the part before. With ``template`` they become
     messages in the model's own format: ``system``, ``developer`` and ``tools`` the system message, ``assistant`` an
     answer, every other part the user's; neighbours of one role are joined. Raises UsageError for no prompts, for an
-    empty one, and for a model without a template.
+    empty one or one of another form, and for a model without a template.
     """
-    if not prompts:
-        raise UsageError("there are no prompts: give at least one")
     found = []
-    for name, given in prompts.items():
-        parts = parts_of(given)
+    for name, parts in all_parts(prompts).items():
         if not any(text for _, text in parts):
             raise UsageError(f"prompt {name!r} is empty: give it some text")
         pieces = _pieces(tokenizer, parts, join) if template else _joined_pieces(parts, join)
@@ -106,10 +104,28 @@ def read_prompts(
     return found
 
 
-def parts_of(given: str | Mapping[str, str] | Parts) -> list[tuple[str, str]]:
+def all_parts(prompts: Mapping[str, str | Mapping[str, str] | Parts]) -> dict[str, list[tuple[str, str]]]:
+    """The parts of each prompt. Raises UsageError where there is none, or for one of another form."""
+    if not isinstance(prompts, Mapping):
+        raise UsageError(f"prompts={shown(prompts)} must be a mapping from names to prompts, such as {{'a': 'Hello'}}")
+    if not prompts:
+        raise UsageError("there are no prompts: give at least one")
+    return {name: _parts_of(name, given) for name, given in prompts.items()}
+
+
+def _parts_of(name: str, given: str | Mapping[str, str] | Parts) -> list[tuple[str, str]]:
     if isinstance(given, str):
         return [(PROMPT, given)]
-    return list(given.items()) if isinstance(given, Mapping) else [(part, text) for part, text in given]
+    try:
+        parts = [(part, text) for part, text in (given.items() if isinstance(given, Mapping) else given)]
+    except (TypeError, ValueError):
+        parts = [("", None)]  # type: ignore[list-item]
+    if not all(isinstance(part, str) and isinstance(text, str) for part, text in parts):
+        raise UsageError(
+            f"prompt {shown(name)} is {shown(given)}: a text was expected, a mapping from parts to texts or a list of "
+            "(part, text)"
+        )
+    return parts
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:

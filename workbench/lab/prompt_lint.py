@@ -10,7 +10,7 @@ from workbench.checks import shown
 from workbench.errors import UsageError
 from workbench.lab.controls import Explorer, control, explore
 from workbench.lab.prompt_checks import Finding, findings
-from workbench.lab.prompt_heads import JOIN, SYSTEM, Parts, TokenPrompt, hit_tokens, parts_of, read_prompts
+from workbench.lab.prompt_heads import JOIN, SYSTEM, Parts, TokenPrompt, all_parts, hit_tokens, read_prompts
 from workbench.lab.svg.heads import prompt_heads_table, render_prompt_heads
 from workbench.lab.table import Cell, Table
 from workbench.lab.token_text import shorten
@@ -132,11 +132,11 @@ def lint_prompts(
     ``template`` the system message before them. A talk (with an ``assistant`` part) keeps its order. Raises UsageError
     as `read_prompts`, for more than 64 prompts and a block size below 1.
     """
-    if len(prompts) > MAX_PROMPTS:
-        raise UsageError(f"{len(prompts)} prompts are more than the {MAX_PROMPTS} that are compared pair by pair")
+    parts = all_parts(prompts)
+    if len(parts) > MAX_PROMPTS:
+        raise UsageError(f"{len(parts)} prompts are more than the {MAX_PROMPTS} that are compared pair by pair")
     if type(block_size) is not int or block_size < 1:
         raise UsageError(f"block_size={shown(block_size)} must be a whole number from 1 on")
-    parts = {name: parts_of(given) for name, given in prompts.items()}
     given = _laid(tokenizer, parts, block_size, template, join)
     better = suggest_order(parts, last, SYSTEM if template else ())
     suggested = None
