@@ -124,6 +124,7 @@ EXERCISES = (
         ),
         mutants=(
             Mutant("documents as they were found", ', one["key"])', ', "")'),
+            Mutant("numbers as texts", ', one["key"])', ', str(one["key"]))'),
             Mutant("twice is twice", 'if one["text"] not in texts', "if True"),
             Mutant(
                 "the time first",

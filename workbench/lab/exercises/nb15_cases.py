@@ -10,7 +10,7 @@ from typing import Any
 from zlib import crc32
 
 from workbench.lab.exercise_cases import Case, Difference, fixed, short
-from workbench.lab.help_desk import KINDS, TOPICS, Part, ask, asks
+from workbench.lab.help_desk import KINDS, TOPICS, Part, ask, asks, part
 from workbench.lab.prompt_heads import hit_tokens
 
 Assembler = Callable[[Sequence[Part]], list[str]]
@@ -139,6 +139,8 @@ def assemble_cases() -> list[Case]:
     add("users", "one question of many people", rush, "the documents are the same, the people are not")
     mixed = [ask(draw.choice((0, 3)), 0, 600 + number, twice=(5,)) for number in range(6)]
     add("orders", "the same documents in two orders", mixed, "equal sets must become equal texts")
+    wide = [part("document", f"Document {key}: {key} boats.", key) for key in (10, 9, 111)]
+    add("orders", "numbers of several digits", [[*wide, bare[-1]]], "9 is less than 10, as numbers go")
     times = [
         ask(topic % len(TOPICS), 0, minute) for topic, minute in zip((0, 1, 0, 1), (600, 600, 601, 602), strict=True)
     ]
