@@ -226,6 +226,14 @@ def test_refusals() -> None:
     engine = caching()
     with pytest.raises(UsageError, match="cache_salt=3 must be text, not a int"):
         engine.add_request(PROMPT, greedy(1), cache_salt=3)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"cache_salt='a\\udc00': character 1 is half of a surrogate pair"):
+        engine.add_request(PROMPT, greedy(1), cache_salt="a\udc00")
+    assert not engine.has_unfinished() and not engine.scheduler.waiting
+    with pytest.raises(UsageError, match="kv_fields: weights=3 must be text, not a int"):
+        engine.use_kv_fields(weights=3)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"kv_fields: weights='\\ud800': character 0 is half of a surrogate pair"):
+        engine.use_kv_fields(weights="\ud800")
+    run(engine)
     wide = Engine(engine.config, engine.runner)
     with pytest.raises(UsageError, match="position 1 of the prompt: token id 4294967296 is too large"):
         wide.add_request([1, 1 << 32], greedy(1))

@@ -12,7 +12,13 @@ from workbench.config import EngineConfig
 from workbench.engine.admission import QueueFull, check_priority, check_queue
 from workbench.engine.clock import Clock, WallClock
 from workbench.engine.request import Request, TextSink
-from workbench.engine.request_checks import check_arguments, check_cache_salt, check_params, checked_token_ids
+from workbench.engine.request_checks import (
+    check_arguments,
+    check_cache_salt,
+    check_kv_fields,
+    check_params,
+    checked_token_ids,
+)
 from workbench.engine.scheduler import Scheduler
 from workbench.engine.trace import StepTrace, TraceWriter
 from workbench.errors import UsageError
@@ -141,8 +147,8 @@ class Engine:
                 group=group,
                 cache_salt=cache_salt or "",
             )
-            self.requests[name] = request
             self.scheduler.add(request)
+            self.requests[name] = request
             self._note({"add": {"request_id": name, **told, **({"fork_of": request_id} if index else first)}})
         self._num_added += 1
         return request_id
@@ -273,8 +279,10 @@ class Engine:
         """Says that keys and values now depend on something else (see ``kv_fields``), such as other weights.
 
         What is cached is met again only when all fields are again what they were. Without prefix caching there is
-        nothing to meet. Raises UsageError while requests are unfinished: theirs would be of both kinds.
+        nothing to meet. Raises UsageError for what is no text, and while requests are unfinished: theirs would be of
+        both kinds.
         """
+        check_kv_fields(fields)
         if self.requests:
             raise UsageError(
                 f"{len(self.requests)} requests are unfinished: finish or abort them before kv_fields change"

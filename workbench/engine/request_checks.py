@@ -35,6 +35,26 @@ def check_cache_salt(cache_salt: Any, caching: bool) -> None:
         raise UsageError(
             f"cache_salt={shown(cache_salt)} has no effect without enable_prefix_caching=True: leave it out or set that"
         )
+    if cache_salt:
+        _require_unicode("cache_salt", cache_salt)
+
+
+def check_kv_fields(fields: Mapping[str, Any]) -> None:
+    """Raises UsageError for a field that is no text."""
+    for name, value in fields.items():
+        if not isinstance(value, str):
+            raise UsageError(f"kv_fields: {name}={shown(value)} must be text, not a {type(value).__name__}")
+        _require_unicode(f"kv_fields: {name}", value)
+
+
+def _require_unicode(name: str, text: str) -> None:
+    """Half of a surrogate pair has no bytes, and a namespace is made of bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{name}={shown(text)}: character {error.start} is half of a surrogate pair; give valid Unicode"
+        ) from None
 
 
 def check_params(params: SamplingParams, vocab_size: int | None, has_text: bool) -> None:

@@ -179,8 +179,8 @@ class Scheduler(Places):
     def _again(self, plan: StepPlan, candidate: Joining, num_tokens: int) -> tuple[Joining, int, str]:
         """Looks for the cached head once more: what was there may have been given up for those served before.
 
-        Where it is shorter now, the request computes more, now or later, and may not fit the budget at once. It may even
-        be longer: not all blocks are compared for a part, and others may be among those that are.
+        Where it is shorter now, the request computes more, now or later, and may not fit the budget at once. It may
+        even be longer: not all blocks are compared for a part, and others may be among those that are.
         """
         request, given = candidate.request, num_tokens
         if candidate.cached:
