@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.config import EngineConfig
 from workbench.engine.admission import QueueFull, check_priority, check_queue
+from workbench.engine.block_counts import BlockCounts
 from workbench.engine.clock import Clock, WallClock
 from workbench.engine.request import Request, TextSink
 from workbench.engine.request_checks import (
@@ -23,7 +24,7 @@ from workbench.engine.scheduler import Scheduler
 from workbench.engine.trace import StepTrace, TraceWriter
 from workbench.errors import UsageError
 from workbench.kv.block_store import HOST, BlockStore
-from workbench.kv.caching_pool import CachingPool, PrefixStats, open_pool
+from workbench.kv.caching_pool import CachingPool, open_pool
 from workbench.kv.prefix_index import MAX_TOKEN_ID
 from workbench.plan import Runner, StepPlan, StepResult
 from workbench.sampling_params import MAX_SEED, SamplingParams
@@ -82,7 +83,7 @@ class Engine:
         self._inputs: list[dict[str, Any]] = []
         self._aborted: list[Request] = []
         self._refused: list[str] = []
-        self._counted = (0,) * (6 + len(PrefixStats._fields) * (self.cache is not None))
+        self._counts = BlockCounts(self.pool, self.host)
 
     def add_request(
         self,
@@ -349,20 +350,7 @@ class Engine:
             del self.requests[request.request_id]
         ended = [*self._aborted, *finished]
         self._num_finished += len(ended)
-        host = self.host
-        moved = (host.allocated, host.restored) if host else (0, 0)
-        pool = self.pool
-        counted = (
-            pool.allocated,
-            pool.freed,
-            pool.shared,
-            *moved,
-            pool.evicted,
-            *(self.cache.stats if self.cache else ()),
-        )
-        changes = [after - before for after, before in zip(counted, self._counted, strict=True)]
-        queried = PrefixStats(*changes[6:])
-        names = ("allocated", "freed", "shared", "swapped_out", "swapped_in", "evicted")
+        blocks, queried = self._counts.since_the_last_call()
         skipped = [{"request_id": skip.request_id, "reason": skip.reason} for skip in plan.skipped]
         skipped += [{"request_id": name, "reason": QueueFull.reason} for name in self._refused]
         wake_time = self.scheduler.wake_time(start)
@@ -382,12 +370,7 @@ class Engine:
             skipped=skipped,
             preempted=plan.preempted,
             finished=[{"request_id": r.request_id, "reason": r.finish_reason or ""} for r in ended],
-            blocks={
-                **dict(zip(names, changes, strict=False)),
-                **({"cached": pool.num_cached} if self.cache else {}),
-                "free": pool.num_free,
-                "total": pool.num_blocks,
-            },
+            blocks=blocks,
             cached_tokens=queried.hit_tokens,
             new_tokens=[{"request_id": request.request_id, "token_id": token_id} for request, token_id in appended],
             flops=result.flops,
@@ -401,7 +384,6 @@ class Engine:
             wake_time=None if plan.scheduled or wake_time <= start or math.isinf(wake_time) else wake_time,
         )
         self._num_steps += 1
-        self._counted = counted
         self._inputs, self._aborted, self._refused = [], [], []
         return trace
 
