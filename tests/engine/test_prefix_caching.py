@@ -101,6 +101,19 @@ def test_a_part_may_come_into_view_while_the_step_is_planned(index: str, monkeyp
     assert late.output_token_ids == answer_alone(late.prompt_token_ids, late.params, 100)[0]
 
 
+def test_a_request_may_be_named_like_the_reader_of_a_part() -> None:
+    engine = caching(prefix_partial_reuse=True)
+    run(engine)
+    assert engine.cache is not None
+    for block in engine.cache.index.blocks():
+        engine.add_request([39, block], greedy(8), f"late reads block {block}")
+    engine.step()
+    engine.add_request([*PROMPT[:10], 39], greedy(2), "late")
+    assert (10, 1) in computed([engine.step()])
+    engine.pool.check()
+    assert len(engine.pool.tables) == 4, "the reader is gone and the three requests are there"
+
+
 def test_a_part_is_of_the_same_namespace_and_needs_no_more_room_than_there_is() -> None:
     engine = caching(num_kv_blocks=3, prefix_partial_reuse=True, max_model_len=13)
     run(engine, cache_salt="a")
@@ -209,6 +222,17 @@ def test_forks_share_what_is_cached_and_ask_once() -> None:
     # The first computes from the cached head on; the others take the prompt from it, save for its last token.
     assert computed(traces) == [(12, 2), (14, 1), (13, 1), (13, 1)]
     assert engine.stats()["prefix_queries"] == 2 and sum(trace.cached_tokens for trace in traces) == 12
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_every_answer_knows_when_it_was_first_scheduled(on: bool) -> None:
+    engine = caching(enable_prefix_caching=on)
+    engine.add_request(PROMPT, greedy(3, n=3))
+    answers = list(engine.requests.values())
+    engine.step()
+    engine.clock.advance_to(1.0)
+    engine.step()
+    assert [answer.first_scheduled_time for answer in answers] == [0.0, 1.0, 1.0]
 
 
 def test_cached_blocks_are_given_up_when_room_is_needed() -> None:

@@ -205,10 +205,7 @@ class Engine:
         plan = self.scheduler.plan(start)
         planned = self.clock.now()
         for item in plan.scheduled:
-            request = item.request
-            if not isinstance(request, Request) or item.start != request.num_cached_tokens:
-                continue
-            if request.first_scheduled_time is None:
+            if isinstance(request := item.request, Request) and request.first_scheduled_time is None:
                 request.first_scheduled_time = planned
         result = self._execute(plan) if plan.scheduled or plan.moves else StepResult(())
         executed = self.clock.now()

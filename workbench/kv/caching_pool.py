@@ -126,6 +126,8 @@ class CachingPool(BlockPool):
         ``owner`` has adopted the whole blocks before it.
         """
         reader = f"{owner} reads block {part.block}"
+        while reader in self.trails:
+            reader += "'"  # requests may have any name
         trail, of = Trail(self.trails[owner].space, self.epoch), self.trails[owner]
         trail.tokens = of.tokens[: part.num_blocks * self.block_size * TOKEN_BYTES] + part.tokens
         trail.digests = of.digests[: part.num_blocks]
