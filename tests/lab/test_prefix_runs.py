@@ -230,3 +230,10 @@ def test_a_character_that_two_nodes_share_is_shown_whole() -> None:
         told = ["".join(node.block_texts) for node in tree.nodes]
         assert any(text.endswith("하") or text.startswith("하") for text in told), told
         assert "\\x" not in "".join(told), told
+
+
+def test_where_a_part_and_its_copy_do_not_fit_the_part_is_computed() -> None:
+    """A pool of one block, as the engine does it: the block is given up, and nobody waits."""
+    first, second = run_prompts({"a": [1, 2, 3, 4], "b": [1, 2, 3, 9]}, num_blocks=1, block_size=4, partial=True)
+    assert (second.refused, second.hit_tokens, second.copied_from) == ("", 0, None)
+    assert second.new_blocks == len(second.evicted) == first.new_blocks == 1

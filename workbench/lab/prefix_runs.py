@@ -92,7 +92,9 @@ class _Sender:
         head = pool.match(name, ids, (len(ids) - 1) // size)
         part = pool.match_part(name, len(head), len(ids) - 1 - len(head) * size)
         need = pool.blocks_for(len(ids)) - len(head)
-        if need + pool.num_unheld([*head, part.block] if part else head) > pool.num_available:
+        if part is not None and need + pool.num_unheld([*head, part.block]) > pool.num_available:
+            part = None  # no room for the block and its copy at once: its tokens are computed (`Scheduler._again`)
+        if need + pool.num_unheld(head) > pool.num_available:
             pool.dismiss(name)
             return self._refused(name, ids, _no_room(pool, len(ids), len(head)))
         pool.open(name)
