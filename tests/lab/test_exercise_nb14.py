@@ -130,3 +130,14 @@ def test_a_victim_that_may_not_go_is_noticed() -> None:
 def test_nobody_to_go_is_told() -> None:
     with VICTIM._swapped(lambda nodes: None), pytest.raises(LookupError, match="nothing can be given up"):
         serve(warm(num_kv_blocks=12), scans())
+
+
+def test_by_hand_the_least_used_is_not_the_answer() -> None:
+    """Ranked by the number of uses, and then by age, the examples alone say that it is wrong."""
+
+    def least_used(nodes: list[dict[str, int]]) -> int | None:
+        free = [place for place, node in enumerate(nodes) if not node["holders"] and not node["children"]]
+        return min(free, key=lambda place: (nodes[place]["uses"], nodes[place]["last_use"]), default=None)
+
+    right = [VICTIM.function(*example.arguments) == example.result for example in VICTIM.examples]
+    assert all(right) and right != [least_used(*example.arguments) == example.result for example in VICTIM.examples]

@@ -97,7 +97,7 @@ def _node(holders: int, children: int, uses: int, last_use: int) -> dict[str, in
 
 
 _TREE = [_node(1, 1, 3, 2), _node(1, 0, 0, 1), _node(0, 0, 2, 4), _node(0, 0, 0, 6), _node(0, 0, 0, 5)]
-_USED, _HELD = _TREE[:3], _TREE[:2]
+_USED, _HELD = [*_TREE[:3], _node(0, 0, 1, 7)], _TREE[:2]
 
 EXERCISES = (
     Exercise(
@@ -155,14 +155,15 @@ EXERCISES = (
         statement="Room is needed, and one cached node must give up a block. Whoever is held by a request stays, and "
         "so does whoever has children: what comes after a missing block can never be found again. Of the others, those "
         "that no second request has ever used (`uses` is 0) go first, the longest unused of them; only when there "
-        "are none, those that were used again, and again the longest unused. So one long scan cannot push out the "
-        "heads that many share. Return the place in the list, or `None` if nobody may go.",
+        "are none, those that were used again, and again the longest unused, no matter how often it was used. So one "
+        "long scan cannot push out the heads that many share. Return the place in the list, or `None` if nobody may "
+        "go.",
         function=victim,
         reference=cases.eliminated,
         given={"tree": _TREE, "used": _USED, "held": _HELD},
         examples=(
             Example((_TREE,), 4, "0 and 1 are held, 2 was used again, 4 is longer unused than 3"),
-            Example((_USED,), 2, "used again, but nobody else may go"),
+            Example((_USED,), 2, "all that may go were used again; 3 less often, but 2 is longer unused"),
             Example((_HELD,), None, "all are held"),
         ),
         cases=cases.victim_cases,
