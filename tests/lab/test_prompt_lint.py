@@ -9,8 +9,9 @@ import pytest
 
 from tests.text.test_detokenizer import shared
 from workbench.errors import UsageError
-from workbench.lab import drive, lint_prompts, prompt_linter, read_prompts, run_prompts, show, suggest_order
+from workbench.lab import drive, help_desk, lint_prompts, prompt_linter, read_prompts, run_prompts, show, suggest_order
 from workbench.lab import prompt_lint as lint_module
+from workbench.lab.exercises.nb15_cases import best_prompts, judged, laid_out
 from workbench.lab.prompt_checks import Finding, findings
 from workbench.lab.prompt_lint import PromptReport
 
@@ -149,6 +150,49 @@ def test_template_seam_and_no_whole_block() -> None:
     assert found(seam, "seam") == []
 
 
+def test_words_of_a_merged_finding_say_of_whom_they_are_true() -> None:
+    (finding,) = found(rag((0, 1, 0), (2, 1, 2), (0, 3, 0)), "duplicate")
+    assert finding.prompts == ("p0", "p1", "p2")
+    assert finding.words.startswith("in p0, p2: “Document 1") and "Document 3" not in finding.words
+    assert finding.words.endswith("; likewise, with other texts or counts, in p1")
+    (same,) = found(rag((0, 1, 0), (0, 3, 0)), "duplicate")
+    assert same.words.startswith("“Document 1") and same.words.endswith("in “document”"), "one text, true of both"
+    (many,) = found(rag((0, 1, 0), *[(2, 1, 2)] * 5), "duplicate")
+    assert many.words.endswith("in the other 5") and len(many.prompts) == 6
+    mixed = with_first("note", CHANGING["a UUID"][0], CHANGING["a UUID"][1], *CHANGING["a date"])
+    prompts = {at: finding.prompts for at, finding in enumerate(found(mixed, "changing text"))}
+    assert sorted(prompts.values()) == [("p1",), ("p3",)], "a date is not told with the words of a UUID"
+
+
+def desk(count: int, seed: int = 0) -> dict[str, list[tuple[str, str]]]:
+    """Prompts of the help desk as they are come by."""
+    stream = help_desk.asks(count, seed)
+    return {f"{at + 1}": [(one["kind"], one["text"]) for one in parts] for at, parts in enumerate(stream)}
+
+
+def test_no_whole_block_is_judged_by_the_longest_head_of_all_before() -> None:
+    """Prompt 4 is most like 3, with which it shares no block, and still the cache has one of 1."""
+    report = lint(desk(4), last=("question",))
+    assert report.given.hits == [0, 0, 0, 16]
+    (finding,) = [item for item in report.findings if item.kind == "no whole block"]
+    assert finding.prompts == ("2", "3") and finding.tokens == 15 + 14
+    assert finding.words.startswith("in 2: no more than the first 15 tokens")
+
+
+def test_over_a_stream_in_which_people_come_back_the_suggestion_solves_the_exercise() -> None:
+    for seed in range(3):
+        stream = help_desk.asks(12, seed)
+        suggested = lint(desk(12, seed), last=("question",)).suggested
+        assert suggested is not None and suggested.order == "tool, system, document, user, time, question"
+        laid = [laid_out(suggested.order.split(", "), parts) for parts in stream]
+        assert judged(best_prompts(stream), laid, stream) is None
+
+
+def test_the_table_says_that_tokens_do_not_add_up() -> None:
+    table = lint(rag((0, 1, 0), (2, 1, 2))).table()
+    assert "do not add up" in table.caption
+
+
 def test_clean_prompts_have_no_finding() -> None:
     report = lint(rag((0, 1, 2), (0, 1, 2), (0, 1, 2)))
     assert report.findings == [] and report.suggested is None
@@ -182,7 +226,8 @@ def test_documents_in_any_order_become_one_order() -> None:
     assert report.suggested is not None
     documents = {tuple(text for part, text in parts if part == "document") for parts in report.suggested.parts.values()}
     assert documents == {(DOCUMENTS[0], DOCUMENTS[1], DOCUMENTS[3])}
-    assert "equal parts in one order" in str(report.layouts().rows[1][1])
+    told = report.layouts().caption
+    assert "one order in all prompts and leaves out what stands twice" in told
     assert report.suggested.hit_tokens > 2.5 * report.given.hit_tokens
 
 

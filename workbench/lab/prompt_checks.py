@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from workbench.lab.prompt_heads import TEMPLATE, Span, TokenPrompt, common
+from workbench.lab.prompt_heads import TEMPLATE, CommonHead, Span, TokenPrompt, common, common_heads
 from workbench.lab.token_text import shorten, visible
 
 _CHANGING = (
@@ -27,6 +27,8 @@ _CHANGING = (
 """Texts that are another every time, the more particular first."""
 _LIKE = 80
 """Characters behind a parting that are compared."""
+_NAMED = 4
+"""Prompts of which a merged finding's words give the names; a table has all of them beside it."""
 
 
 class Finding(NamedTuple):
@@ -36,11 +38,15 @@ class Finding(NamedTuple):
     part: str
     """In which part of the prompt."""
     prompts: tuple[str, ...]
-    """Where it was seen; ``words`` tell the first."""
+    """Where it was seen."""
     words: str
+    """True of all ``prompts``; what is true of some only, such as a text or a count, says of which."""
     remedy: str
     tokens: int
-    """Tokens that are computed though they might have been found, as far as can be told; 0: not known."""
+    """Tokens of all ``prompts`` that are computed though they might have been met again, as far as can be told; 0: not
+    known. Two findings may tell of the same tokens."""
+    gist: str = ""
+    """What findings that are told as one have in common besides kind and part."""
 
 
 class _Pair(NamedTuple):
@@ -64,8 +70,9 @@ def findings(prompts: Sequence[TokenPrompt], block_size: int, last: Collection[s
     ``last``: parts that belong at the end, so that it costs nothing if they are equal there.
     """
     pairs = [_closest(prompts, at, last) for at in range(1, len(prompts))]
-    found = [finding for pair in pairs for finding in _of_pair(pair, block_size)]
+    found = [finding for pair in pairs for finding in _of_pair(pair)]
     found += [finding for prompt in prompts for finding in _duplicates(prompt)]
+    found += [finding for head in common_heads(prompts, block_size) for finding in _no_whole_block(head, block_size)]
     return sorted(_merged(found), key=lambda finding: -finding.tokens)
 
 
@@ -81,7 +88,7 @@ def _closest(prompts: Sequence[TokenPrompt], at: int, last: Collection[str]) -> 
     return max(pairs, key=lambda pair: pair.equal + pair.lost)
 
 
-def _of_pair(pair: _Pair, block_size: int) -> Iterator[Finding]:
+def _of_pair(pair: _Pair) -> Iterator[Finding]:
     one, other, equal, lost = pair.one, pair.other, pair.equal, pair.lost
     if equal == len(one.token_ids):
         return
@@ -93,10 +100,11 @@ def _of_pair(pair: _Pair, block_size: int) -> Iterator[Finding]:
             "changing text",
             part,
             names,
-            f"{kind} stands in “{part}”, {behind} tokens before the end, and is another in each prompt: “{here}”, "
-            f"“{there}”",
+            f"{kind} stands in “{part}”, {behind} tokens before the end, and is another than in {other.name}: "
+            f"“{here}”, there “{there}”",
             "move it behind everything that stays the same, or round it, or leave it out",
             lost,
+            kind,
         )
     elif _same_but_for_format(pair):
         here, there = (shorten(visible(text), 30) for text in _in_part(pair))
@@ -124,7 +132,7 @@ def _of_pair(pair: _Pair, block_size: int) -> Iterator[Finding]:
             "template",
             part,
             names,
-            f"it parts in what the chat template writes, after {equal} tokens",
+            f"it parts from {other.name} in what the chat template writes, after {equal} tokens",
             "keep the kinds of messages and their order the same (a system message in all or in none), and send the "
             "history as the template wrote it",
             0,
@@ -138,14 +146,21 @@ def _of_pair(pair: _Pair, block_size: int) -> Iterator[Finding]:
             "end a part with a line break, or begin the next with something that stands alone",
             0,
         )
-    if 0 < min(equal, len(one.token_ids) - 1) < block_size:
+
+
+def _no_whole_block(head: CommonHead, block_size: int) -> Iterator[Finding]:
+    """Where the longest head that any prompt before has is shorter than a block."""
+    tokens, prompt = head.tokens, head.prompt
+    # A prompt that is the head of another as a whole parts nowhere.
+    if head.other is not None and 0 < tokens < len(prompt.token_ids) and not head.hit_tokens:
         yield Finding(
             "no whole block",
-            part,
-            names,
-            f"the first {equal} tokens are equal, which is no whole block of {block_size}: nothing is found",
+            head.part,
+            (prompt.name,),
+            f"no more than the first {tokens} tokens are those of a prompt before ({head.other.name}), which is no "
+            f"whole block of {block_size}: nothing is met again",
             "smaller blocks, or partial reuse (prefix_partial_reuse); or let more tokens stand before what differs",
-            equal,
+            tokens,
         )
 
 
@@ -270,12 +285,22 @@ def _span_at(prompt: TokenPrompt, token: int) -> Span | None:
 
 
 def _merged(found: Sequence[Finding]) -> list[Finding]:
-    """Findings of one kind in the same part of several prompts as one, told by the first of them."""
-    groups: dict[tuple[str, str], list[Finding]] = {}
+    """Findings of one kind in the same part of several prompts as one; its words say of which prompts they are true."""
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in found:
-        groups.setdefault((finding.kind, finding.part), []).append(finding)
+        groups.setdefault((finding.kind, finding.part, finding.gist), []).append(finding)
     merged = []
     for group in groups.values():
-        names = tuple(dict.fromkeys(name for finding in group for name in finding.prompts))
-        merged.append(group[0]._replace(prompts=names, tokens=sum(finding.tokens for finding in group)))
+        first, names = group[0], _names(group)
+        # Of one prompt more may be told: the first words of each, and the others with it.
+        same = _names([finding for finding in group if finding.words == first.words])
+        words = first.words
+        if others := [name for name in names if name not in same]:
+            where = ", ".join(others) if len(others) <= _NAMED else f"the other {len(others)}"
+            words = f"in {', '.join(same)}: {words}; likewise, with other texts or counts, in {where}"
+        merged.append(first._replace(prompts=names, words=words, tokens=sum(finding.tokens for finding in group)))
     return merged
+
+
+def _names(group: Sequence[Finding]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for finding in group for name in finding.prompts))

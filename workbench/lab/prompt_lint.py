@@ -24,7 +24,7 @@ Prompts = Mapping[str, "str | Mapping[str, str] | Parts"]
 
 @dataclass(frozen=True)
 class Layout:
-    """Prompts in one order of their parts, and what the engine's radix tree finds of them, sent in order."""
+    """Prompts in one order of their parts, and what the engine's radix tree has of them, sent in order."""
 
     prompts: list[TokenPrompt]
     parts: dict[str, list[tuple[str, str]]]
@@ -72,7 +72,12 @@ class PromptReport:
             [Cell(f.kind, "alert"), shorten(", ".join(f.prompts), 40), f.words, f.remedy, f.tokens or "–"]
             for f in self.findings
         ]
-        told = "" if rows else "nothing was found that makes these prompts part earlier than they must"
+        told = (
+            "tokens: what the prompts of the row compute, together, though it might be met again; rows may tell of the "
+            "same tokens, so they do not add up"
+            if rows
+            else "nothing was found that makes these prompts part earlier than they must"
+        )
         return Table(["finding", "prompts", "what", "remedy", "tokens"], rows, told)
 
     def layouts(self) -> Table:
@@ -81,16 +86,15 @@ class PromptReport:
         for name, layout in (("as given", self.given), ("suggested", self.suggested)):
             if layout is not None:
                 share = f"{layout.hit_tokens / layout.num_tokens:.0%}"
-                order = layout.order
-                if layout is self.suggested and order == self.given.order:
-                    order += " (equal parts in one order, none twice)"
-                rows.append([name, order, layout.num_tokens, layout.hit_tokens, share, layout.computed_tokens])
-        told = (
-            f"found by the engine's radix tree in blocks of {self.block_size}, prompts sent in order, nothing evicted"
-        )
+                rows.append([name, layout.order, layout.num_tokens, layout.hit_tokens, share, layout.computed_tokens])
+        size = self.block_size
+        told = f"met again in the engine's radix tree, blocks of {size}, prompts sent in order, nothing evicted"
         if self.suggested is None:
             told += "; ordering the parts by how common they are leaves no less to compute"
-        return Table(["layout", "parts", "tokens", "found", "share", "computed"], rows, told)
+        else:
+            told += "; the suggestion also puts the parts of a kind into one order in all prompts and leaves out what "
+            told += "stands twice"
+        return Table(["layout", "parts of most prompts", "tokens", "met again", "share", "computed"], rows, told)
 
     def svg(self, suggested: bool = False) -> str:
         """The picture of where they part."""

@@ -102,7 +102,9 @@ EXERCISES = (
         statement="A help desk puts its prompts together from parts, in the order in which it comes by them. Lay "
         "them out better. Rules: each text stands in the prompt once, nothing is lost, documents stand in the order of "
         "their numbers and tools in that of their names, the question stands last. The check sends streams of prompts "
-        "to the engine's radix tree, with words for tokens, and asks for nearly the hits of the best order of kinds.",
+        "to the engine's radix tree, with words for tokens, and asks for at least 99 % of what the best order of kinds "
+        "meets again. Find that order by what changes least over the whole stream, not within one prompt: "
+        "`help_desk.asks(40, 5)` gives a stream to look at.",
         function=assemble,
         reference=cases.by_trying,
         given={"found": _FOUND, "offered": _OFFERED},
