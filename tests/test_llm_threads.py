@@ -70,6 +70,18 @@ def test_two_threads_generate(llm: LLM) -> None:
         assert both == alone
 
 
+def test_a_reset_of_the_cache_waits_for_its_turn(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It never falls into a step, between planning and publishing."""
+    reset = llm.engine.reset_prefix_cache
+    found: list[bool] = []
+    monkeypatch.setattr(llm.engine, "reset_prefix_cache", lambda: found.append(llm.engine.has_unfinished()) or reset())
+    expected = tokens(llm)
+    for _ in range(3):
+        answers, forgotten = together(lambda: tokens(llm), llm.reset_prefix_cache)
+        assert answers == expected and forgotten is True
+    assert found == [False] * 3
+
+
 def test_a_wrong_call_lets_the_next_one_in(llm: LLM) -> None:
     wrong, right = together(lambda: tokens(llm, [[10**9]]), lambda: tokens(llm))
     assert isinstance(wrong, ValueError) and right == tokens(llm)

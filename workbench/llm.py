@@ -197,8 +197,9 @@ class LLM:
         return [self._output(group) for group in groups]
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets all cached keys and values; see `Engine.reset_prefix_cache`."""
-        return self.engine.reset_prefix_cache()
+        """Forgets all cached keys and values; see `Engine.reset_prefix_cache`. Threads take turns: see `LLM`."""
+        with self._turn:
+            return self.engine.reset_prefix_cache()
 
     def chat(
         self,

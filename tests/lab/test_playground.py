@@ -187,6 +187,7 @@ def test_the_static_form() -> None:
         (lambda: PrefixPlayground(shared(), {}), "at least one prompt"),
         (lambda: opened().set("block_size", 5), "block_size=5"),
         (lambda: opened().set("size", 4), "size=4"),
+        (lambda: opened().set("block_size", True), "block_size=True"),
     ],
 )
 def test_wrong_wishes_are_refused(make: Any, words: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
 from tests.engine.paged_fake import greedy, open_engine
+from workbench.errors import UsageError
 from workbench.kv.caching_pool import INDEXES, CachingPool
 from workbench.kv.eviction import EVICTION
 from workbench.kv.prefix_index import pack
@@ -237,3 +239,16 @@ def test_where_a_part_and_its_copy_do_not_fit_the_part_is_computed() -> None:
     first, second = run_prompts({"a": [1, 2, 3, 4], "b": [1, 2, 3, 9]}, num_blocks=1, block_size=4, partial=True)
     assert (second.refused, second.hit_tokens, second.copied_from) == ("", 0, None)
     assert second.new_blocks == len(second.evicted) == first.new_blocks == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"prefix_index": "trie"}, "prefix_index='trie' is not known; choose from radix, hash"),
+        ({"eviction_policy": "mru"}, "eviction_policy='mru' is not known; choose from lru, lfu, fifo"),
+        ({"keep": ["b"]}, "keep='b' is none of the prompts"),
+    ],
+)
+def test_what_is_not_known_is_refused_by_name(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        run_prompts({"a": [1, 2]}, num_blocks=4, block_size=1, **options)

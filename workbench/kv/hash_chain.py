@@ -34,12 +34,13 @@ class HashIndex(PrefixIndex):
 
     def clear(self) -> None:
         super().clear()
-        self._nodes: dict[bytes, Node] = {}
+        self.table: dict[bytes, Node] = {}
+        """All nodes by digest."""
 
     def match(self, trail: Trail, limit: int) -> list[int]:
         blocks: list[int] = []
         for digest in self._chain(trail)[:limit]:
-            node = self._nodes.get(digest)
+            node = self.table.get(digest)
             if node is None:
                 break
             blocks.append(node.blocks[0])
@@ -50,7 +51,7 @@ class HashIndex(PrefixIndex):
         if found != num_blocks or trail.held:
             raise ValueError(f"{num_blocks} blocks are to be held, {found} are there, {trail.held} are held")
         if num_blocks:
-            self._hold_path(trail, self._nodes[trail.digests[num_blocks - 1]], num_blocks)
+            self._hold_path(trail, self.table[trail.digests[num_blocks - 1]], num_blocks)
 
     def publish(self, trail: Trail, blocks: Sequence[int]) -> list[int]:
         if not blocks:
@@ -59,10 +60,10 @@ class HashIndex(PrefixIndex):
         kept: list[int] = []
         end = trail.held + len(blocks)
         for digest, block in zip(self._chain(trail)[trail.held : end], blocks, strict=True):
-            found = self._nodes.get(digest)
+            found = self.table.get(digest)
             if found is None:
                 parent, node = node, self._new(node, digest, [block])
-                self._nodes[digest] = node
+                self.table[digest] = node
                 if self.partial:
                     begin = (trail.held + len(kept)) * self.block_size * TOKEN_BYTES
                     node.tokens = trail.tokens[begin : begin + self.block_size * TOKEN_BYTES]
@@ -75,15 +76,15 @@ class HashIndex(PrefixIndex):
         return kept
 
     def nodes(self) -> Iterator[Node]:
-        return iter(self._nodes.values())
+        return iter(self.table.values())
 
     def check(self, trails: Collection[Trail], ref_counts: Sequence[int]) -> None:
         super().check(trails, ref_counts)
-        for digest, node in self._nodes.items():
+        for digest, node in self.table.items():
             require(node.key == digest and len(node.blocks) == 1, "a node is one block, found by its digest")
             parent = node.parent
             require(
-                parent is not None and (parent.parent is None or self._nodes.get(parent.key) is parent),
+                parent is not None and (parent.parent is None or self.table.get(parent.key) is parent),
                 "what comes before a block is there too",
             )
             if self.partial and node.parent is not None:
@@ -96,12 +97,12 @@ class HashIndex(PrefixIndex):
         return trail.digests
 
     def _continuations(self, trail: Trail, num_blocks: int) -> Iterator[tuple[int, bytes]]:
-        node = self._nodes[self._chain(trail)[num_blocks - 1]] if num_blocks else self.roots.get(trail.space)
+        node = self.table[self._chain(trail)[num_blocks - 1]] if num_blocks else self.roots.get(trail.space)
         for child in reversed(node.children.values()) if node is not None else ():
             yield child.blocks[0], bytes(child.tokens)
 
     def _unlink(self, node: Node) -> None:
-        del self._nodes[node.key]
+        del self.table[node.key]
         if self.partial:
             assert node.parent is not None
             del node.parent.children[node.key]

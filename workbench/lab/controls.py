@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import product
+from math import prod
 from typing import Any
 
 from workbench.checks import shown
 from workbench.errors import UsageError
-from workbench.lab.front import as_html, emit, has_widgets, show_as_is
+from workbench.lab.front import Shown, as_html
 
 SLOW_SECONDS = 0.2
 """From here on a function runs only when its button is pressed."""
@@ -77,7 +79,24 @@ def control(
     return Control(label, values, default, unit, kind)
 
 
-class Explorer:
+def check_value(controls: Mapping[str, Control], name: str, value: Any) -> None:
+    """Raises UsageError for a control that is not there or a value that it cannot have: True is not 1."""
+    given = controls[name].values if name in controls else ()
+    if not any(type(value) is type(one) and value == one for one in given):
+        raise UsageError(f"{name}={shown(value)}: the controls are "
+                         f"{ {key: list(one.values) for key, one in controls.items()} }")  # fmt: skip
+
+
+def all_states(controls: Mapping[str, Control], before: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
+    """All combinations of the controls' values up to ``limit``; beyond that each control alone, the others as
+    ``before``."""
+    choices = [given.values for given in controls.values()]
+    if prod(map(len, choices)) <= limit:
+        return [dict(zip(controls, values, strict=True)) for values in product(*choices)]
+    return [{**before, name: value} for name, given in controls.items() for value in given.values]
+
+
+class Explorer(Shown):
     """What `explore` and `run_button` return. ``values`` and ``result`` are there without ipywidgets too."""
 
     def __init__(
@@ -102,7 +121,6 @@ class Explorer:
         """The values of the last call."""
         self.error: Exception | None = None
         """What the last call raised; the area shows it too."""
-        self._widget: Any = None
         self._area: Any = None
 
     def run(self) -> None:
@@ -129,20 +147,11 @@ class Explorer:
 
         Raises UsageError for a value that the control cannot have.
         """
-        if name not in self.controls or value not in self.controls[name].values:
-            raise UsageError(f"{name}={value!r}: the controls are "
-                             f"{ {key: list(given.values) for key, given in self.controls.items()} }")  # fmt: skip
+        check_value(self.controls, name, value)
         if self._widget is not None:
             self._inputs[name].value = value  # the observer does the rest
         elif self.values[name] != value:
             self._take(name, value)
-
-    @property
-    def widget(self) -> Any:
-        """The ipywidgets box, made when first asked for."""
-        if self._widget is None:
-            self._widget = self._make()
-        return self._widget
 
     def _take(self, name: str, value: Any) -> None:
         self.values[name] = value
@@ -177,11 +186,8 @@ class Explorer:
         finally:
             button.disabled = False
 
-    def _ipython_display_(self) -> None:
-        if has_widgets():
-            show_as_is(self.widget)
-        else:
-            emit(repr(self))
+    def without_widgets(self) -> Any:
+        return repr(self)
 
     def __repr__(self) -> str:
         parts = [f"{given.description}: {self.values[name]}" for name, given in self.controls.items()]

@@ -11,6 +11,35 @@ from html import escape
 from typing import Any
 
 
+class Shown:
+    """A thing with controls: a widget where there is a front end for it, and what `without_widgets` gives elsewhere.
+
+    ``_widget`` is None until it is first asked for.
+    """
+
+    _widget: Any = None
+
+    @property
+    def widget(self) -> Any:
+        """The ipywidgets box, made when first asked for."""
+        if self._widget is None:
+            self._widget = self._make()
+        return self._widget
+
+    def without_widgets(self) -> Any:
+        """What is shown where no widget can be."""
+        raise NotImplementedError
+
+    def _make(self) -> Any:
+        raise NotImplementedError
+
+    def _ipython_display_(self) -> None:
+        if has_widgets():
+            show_as_is(self.widget)
+        else:
+            emit(self.without_widgets())
+
+
 def has_widgets() -> bool:
     """Whether controls can be shown: a Jupyter kernel runs this, ipywidgets is here, WORKBENCH_STATIC is not ``1``."""
     if os.environ.get("WORKBENCH_STATIC") == "1" or importlib.util.find_spec("ipywidgets") is None:

@@ -8,14 +8,14 @@ from html import escape
 from typing import Any
 
 from workbench.errors import UsageError
-from workbench.lab.front import emit, has_widgets, show_as_is
+from workbench.lab.front import Shown
 from workbench.lab.table import Table
 
 _HEIGHT = 320
 """Pixels of the area where the frames do not say their height."""
 
 
-class Player:
+class Player(Shown):
     """``frames``: SVG or HTML texts; ``labels``: for each frame a text that says the same, else those of the frames.
 
     ``description`` names what the slider counts. Nothing is computed while it plays. The area has one height, that of
@@ -38,7 +38,6 @@ class Player:
             raise UsageError(f"{len(self.frames)} frames and {len(self.labels)} labels: give one label for each frame")
         self.description = description
         self._value = 0
-        self._widget: Any = None
 
     @property
     def value(self) -> int:
@@ -64,13 +63,6 @@ class Player:
         found = [re.match(r'\s*<svg [^>]*\bheight="([\d.]+)"', frame) for frame in self.frames]
         heights = [float(hit[1]) for hit in found if hit is not None]
         return int(max(heights)) + 8 if len(heights) == len(self.frames) else _HEIGHT
-
-    @property
-    def widget(self) -> Any:
-        """The ipywidgets box, made when first asked for."""
-        if self._widget is None:
-            self._widget = self._make()
-        return self._widget
 
     def static(self) -> Table:
         """The same as a table: one row a frame."""
@@ -109,11 +101,8 @@ class Player:
         self._label.value = f'<div aria-live="polite">{escape(self.labels[self._value])}</div>'
         self._area.value = self.frames[self._value]
 
-    def _ipython_display_(self) -> None:
-        if has_widgets():
-            show_as_is(self.widget)
-        else:
-            emit(self.static())
+    def without_widgets(self) -> Any:
+        return self.static()
 
     def __repr__(self) -> str:
         return f"Player({len(self.frames)} frames, {self.description} {self._value}: {self.labels[self._value]})"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from itertools import product
 from threading import RLock
 from typing import Any
 
-from workbench.checks import shown
 from workbench.errors import UsageError
-from workbench.lab.controls import Control, control
-from workbench.lab.front import emit, has_widgets, show_as_is
+from workbench.lab.controls import Control, all_states, check_value, control
+from workbench.lab.front import Shown
 from workbench.lab.player import Player
 from workbench.lab.prefix_runs import PromptRun, run_prompts
 from workbench.lab.svg.tree import prefix_tree_frames
@@ -26,7 +24,7 @@ MAX_CHARACTERS = 2000
 _HEIGHT = 330
 
 
-class PrefixPlayground:
+class PrefixPlayground(Shown):
     """``tokenizer``: of the lesson's model. ``prompts``: name → text, given to choose from; they are not sent yet.
 
     What stands in the pool is a function of the settings and of the prompts sent so far: when a setting changes, all of
@@ -48,7 +46,6 @@ class PrefixPlayground:
         self.runs: list[PromptRun] = []
         self.message = "Nothing has been sent yet: choose or type a prompt and press Run."
         self._sent: dict[str, tuple[str, bool]] = {}
-        self._widget: Any = None
         self._player: Player | None = None
         self._lock = RLock()
         """JupyterLab hands changes of controls and clicks of buttons to different threads."""
@@ -83,9 +80,7 @@ class PrefixPlayground:
 
     def set(self, name: str, value: Any) -> None:
         """Changes a setting. Raises UsageError for one that is not there or a value that it cannot have."""
-        if name not in self.controls or value not in self.controls[name].values:
-            raise UsageError(f"{name}={shown(value)}: the settings are "
-                             f"{ {key: list(given.values) for key, given in self.controls.items()} }")  # fmt: skip
+        check_value(self.controls, name, value)
         if self._widget is not None:
             self._inputs[name].value = value  # the observer does the rest
         elif self.values[name] != value:
@@ -119,20 +114,13 @@ class PrefixPlayground:
     def drive(self, limit: int) -> int:
         """Sends all given prompts under every combination of settings (`workbench.lab.drive`)."""
         before, sent = dict(self.values), dict(self._sent)
-        names = list(self.controls)
-        states = list(product(*(self.controls[name].values for name in names)))
-        if len(states) > limit:
-            states = [
-                tuple(value if name == moved else before[name] for name in names)
-                for moved in names
-                for value in self.controls[moved].values
-            ]
+        states = all_states(self.controls, before, limit)
         self._sent = {str(at): (text, at % 2 == 0) for at, text in enumerate(self.prompts.values(), 1)}
-        for state in [*states, tuple(before.values())]:
-            for name, value in zip(names, state, strict=True):
+        for state in [*states, before]:
+            for name, value in state.items():
                 self.set(name, value)
             self._again()
-            if tuple(self.values.values()) != state or len(self.runs) != len(self._sent):
+            if self.values != state or len(self.runs) != len(self._sent):
                 raise AssertionError(f"{state} was set and the settings stand at {self.values}")
             if self._widget is not None and self._player_box.children[0].children[-1].value != self.player.frames[-1]:
                 raise AssertionError("another picture is shown than that of the last prompt")
@@ -148,13 +136,6 @@ class PrefixPlayground:
         if self._player is None:
             raise UsageError(self.message)
         return self._player
-
-    @property
-    def widget(self) -> Any:
-        """The ipywidgets box, made when first asked for."""
-        if self._widget is None:
-            self._widget = self._make()
-        return self._widget
 
     def _cannot(self, text: str) -> str | None:
         if not isinstance(text, str) or not text:
@@ -292,11 +273,8 @@ class PrefixPlayground:
     def _draw(self) -> None:
         self._player_box.children = () if self._player is None else (self._player.widget,)
 
-    def _ipython_display_(self) -> None:
-        if has_widgets():
-            show_as_is(self.widget)
-        else:
-            emit(self.static())
+    def without_widgets(self) -> Any:
+        return self.static()
 
     def __repr__(self) -> str:
         return f"PrefixPlayground({self._settings()}; {len(self.runs)} prompts sent)"

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from workbench.kv.caching_pool import CachingPool, PrefixStats
+from workbench.checks import shown
+from workbench.errors import UsageError
+from workbench.kv.caching_pool import INDEXES, CachingPool, PrefixStats
+from workbench.kv.eviction import EVICTION
 from workbench.lab.token_text import TokenTexts, joined, numbers
 from workbench.lab.tree_snapshot import AGAIN, HIT, NEW, Gone, TreeSnapshot
 
@@ -72,6 +75,11 @@ def run_prompts(
     their blocks to the last. ``texts``: see `TreeSnapshot.of`. A prompt that does not fit is told so in its run
     (``refused``) and changes nothing.
     """
+    for what, value, known in (("prefix_index", prefix_index, INDEXES), ("eviction_policy", eviction_policy, EVICTION)):
+        if value not in known:
+            raise UsageError(f"{what}={shown(value)} is not known; choose from {', '.join(known)}")
+    if strangers := [name for name in keep if name not in prompts]:
+        raise UsageError(f"keep={shown(strangers[0])} is none of the prompts {shown(list(prompts))}")
     pool = CachingPool(num_blocks, block_size, prefix_index, eviction_policy, partial=partial)
     sender = _Sender(pool, texts or numbers)
     return [sender.send(name, list(ids), name in keep) for name, ids in prompts.items()]

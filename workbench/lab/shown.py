@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import product
-from math import prod
 from typing import Any
 
 from workbench.errors import UsageError
-from workbench.lab.controls import Explorer
-from workbench.lab.front import emit, has_widgets, show_as_is
+from workbench.lab.controls import Explorer, all_states
+from workbench.lab.front import Shown, emit, has_widgets, show_as_is
 from workbench.lab.player import Player
 
 
@@ -51,7 +49,7 @@ def _attach(widget: Any) -> None:
         import ipywidgets  # noqa: F401
     except ImportError:
         return
-    if isinstance(widget, (Player, Explorer)) or hasattr(widget, "drive"):
+    if isinstance(widget, Shown):
         assert widget.widget is not None
 
 
@@ -68,12 +66,7 @@ def _drive_player(player: Player) -> int:
 
 def _drive_explorer(explorer: Explorer, limit: int) -> int:
     before = dict(explorer.values)
-    names = list(explorer.controls)
-    choices = [explorer.controls[name].values for name in names]
-    if prod(map(len, choices)) <= limit:
-        states = [dict(zip(names, values, strict=True)) for values in product(*choices)]
-    else:
-        states = [{**before, name: value} for name in names for value in explorer.controls[name].values]
+    states = all_states(explorer.controls, before, limit)
     for state in [*states, before]:
         for name, value in state.items():
             explorer.set(name, value)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workbench.kv.caching_pool import CachingPool
+from workbench.kv.hash_chain import HashIndex
 from workbench.kv.prefix_index import PrefixIndex
 from workbench.measure.timing import Timing, time_call
 
@@ -71,4 +72,4 @@ def index_bytes(index: PrefixIndex) -> int:
         sys.getsizeof(part) for node in nodes for part in (node, node.key, node.tokens, node.blocks, node.children)
     )
     # A chain of digests looks its nodes up in one table.
-    return size + sum(sys.getsizeof(part) for name, part in vars(index).items() if name == "_nodes")
+    return size + (sys.getsizeof(index.table) if isinstance(index, HashIndex) else 0)

@@ -20,7 +20,7 @@ def groups(num_prompts: int, num_groups: int, head_len: int, tails: Lengths, out
     Prompts go round the groups and are then shuffled, so every group has as many prompts as the others, give or take
     one, and none comes all at once (vLLM's ``prefix_repetition``).
     """
-    _at_least(1, num_prompts=num_prompts, num_groups=num_groups, head_len=head_len)
+    at_least(1, num_prompts=num_prompts, num_groups=num_groups, head_len=head_len)
     draw = random.Random(seed)
     order = [index % num_groups for index in range(num_prompts)]
     draw.shuffle(order)
@@ -42,8 +42,8 @@ def chat(
     All users share the system prompt. The answers in a prompt are those that the engine gave, so a turn is sent
     ``think_time`` seconds after the answer before it. Requests are listed turn by turn.
     """
-    _at_least(1, num_users=num_users, turns=turns)
-    _at_least(0, system_len=system_len, think_time=think_time)
+    at_least(1, num_users=num_users, turns=turns)
+    at_least(0, system_len=system_len, think_time=think_time)
     draw = random.Random(seed)
     system = (Piece("system", system_len),) if system_len else ()
     asks: list[Ask] = []
@@ -79,7 +79,7 @@ def rag(
     Document k is asked for in proportion to 1 / k^alpha. They stand in the order in which they were found, which is
     another one each time, or sorted by number: then prompts with the same documents begin alike.
     """
-    _at_least(1, num_prompts=num_prompts, num_documents=num_documents, document_len=document_len, per_prompt=per_prompt)
+    at_least(1, num_prompts=num_prompts, num_documents=num_documents, document_len=document_len, per_prompt=per_prompt)
     if per_prompt > num_documents:
         raise UsageError(f"{per_prompt} documents a prompt are more than the {num_documents} there are")
     draw = random.Random(seed)
@@ -98,7 +98,8 @@ def rag(
     })  # fmt: skip
 
 
-def _at_least(low: int, **values: float) -> None:
+def at_least(low: int, **values: float) -> None:
+    """Raises UsageError for the first value below ``low``."""
     for name, value in values.items():
         if not value >= low:
             raise UsageError(f"{name}={value} must be at least {low}")
