@@ -70,16 +70,25 @@ def test_two_threads_generate(llm: LLM) -> None:
         assert both == alone
 
 
-def test_a_reset_of_the_cache_waits_for_its_turn(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reset_of_the_cache_waits_for_its_turn(llm: LLM) -> None:
     """It never falls into a step, between planning and publishing."""
-    reset = llm.engine.reset_prefix_cache
-    found: list[bool] = []
-    monkeypatch.setattr(llm.engine, "reset_prefix_cache", lambda: found.append(llm.engine.has_unfinished()) or reset())
-    expected = tokens(llm)
-    for _ in range(3):
-        answers, forgotten = together(lambda: tokens(llm), llm.reset_prefix_cache)
-        assert answers == expected and forgotten is True
-    assert found == [False] * 3
+    resets = threading.Thread(target=llm.reset_prefix_cache)
+    waited: list[bool] = []
+
+    def begin(trace: object) -> None:
+        if not waited:
+            resets.start()
+            resets.join(0.2)
+            waited.append(resets.is_alive())
+
+    llm.engine.listeners.append(begin)
+    try:
+        tokens(llm)
+    finally:
+        llm.engine.listeners.remove(begin)
+    resets.join(60)
+    assert waited == [True] and not resets.is_alive()
+    assert llm.engine.pool.num_free == llm.engine.pool.num_blocks, "once the answers were complete"
 
 
 def test_a_wrong_call_lets_the_next_one_in(llm: LLM) -> None:
