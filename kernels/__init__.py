@@ -14,6 +14,7 @@ import torch
 
 from kernels import reference
 from kernels.cpu import attention as cpu_attention
+from kernels.cpu.build import cannot_run
 
 MAKERS = ("reference", "triton", "cpu")
 _OPERATIONS: dict[str, dict[str, Callable[..., Any]]] = {
@@ -34,7 +35,7 @@ def available(op: str) -> list[str]:
     """The makers of an operation that can run here. Raises ValueError for an unknown one."""
     if op not in _OPERATIONS:
         raise ValueError(f"unknown operation {op!r}; there are {', '.join(_OPERATIONS)}")
-    return [maker for maker in _OPERATIONS[op] if maker != "cpu" or not cpu_attention.cannot_run()]
+    return [maker for maker in _OPERATIONS[op] if maker != "cpu" or not cannot_run()]
 
 
 def _maker(op: str, maker: str) -> Callable[..., Any]:

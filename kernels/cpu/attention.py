@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from kernels.cpu.build import CannotBuild, library
+from kernels.cpu.build import cannot_run, library
 
 LANES = 8
 MOST_ROWS = 128
@@ -24,15 +24,6 @@ def refusal(num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype
         return f"head_dim={head_dim} is not a multiple of {LANES}"
     if num_heads // num_kv_heads > MOST_ROWS:
         return f"{num_heads // num_kv_heads} query heads share a KV head, and it takes at most {MOST_ROWS}"
-    return ""
-
-
-def cannot_run() -> str:
-    """Why this machine cannot run it; empty if it can. The first call builds it."""
-    try:
-        library("paged_attention")
-    except CannotBuild as error:
-        return str(error)
     return ""
 
 
@@ -81,7 +72,7 @@ def _int32(numbers: list[int] | torch.Tensor) -> torch.Tensor:
 @functools.cache
 def _function() -> Callable[..., Any]:
     pointer, number, long = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-    function = library("paged_attention").paged_attention
+    function = library().paged_attention
     function.argtypes = [
         pointer, long, pointer, pointer, long, pointer, pointer, *[number] * 6, ctypes.c_float, pointer, number,
     ]  # fmt: skip

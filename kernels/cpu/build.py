@@ -1,9 +1,9 @@
-"""Compiles a kernel's source once and loads it.
+"""Compiles the C++ kernels once and loads them.
 
-The sources include no header of torch, so a build takes two seconds instead of a minute. The library is kept in
-``WORKBENCH_HOME`` under a hash of its sources, compiler and flags: a changed kernel is built anew, an old one is never
-loaded by mistake. There are two builds, for AVX2 with FMA and for any processor; what this processor can run is
-asked when a kernel is loaded. ``WORKBENCH_CPU_KERNELS=avx2|portable|none`` overrules that.
+The sources include no header of torch, so a build takes seconds instead of a minute. The library is kept in
+``WORKBENCH_HOME`` under a hash of its sources, compiler and flags: changed kernels are built anew, old ones are never
+loaded by mistake. There are two builds, for AVX2 with FMA and F16C and for any processor; what this processor can run
+is asked when the kernels are loaded. ``WORKBENCH_CPU_KERNELS=avx2|portable|none`` overrules that.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import os
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fopenmp", "-fno-math-errno", "-Wno-psabi")
-BUILDS: dict[str, tuple[str, ...]] = {"avx2": ("-mavx2", "-mfma"), "portable": ()}
+FLAGS = ("-O3", "-std=c++20", "-fPIC", "-pthread", "-fno-math-errno", "-ffp-contract=fast", "-Wno-psabi")
+BUILDS: dict[str, tuple[str, ...]] = {"avx2": ("-mavx2", "-mfma", "-mf16c"), "portable": ()}
 SECONDS = 120
 
 
@@ -27,40 +28,50 @@ class CannotBuild(RuntimeError):
     """There is no compiler, or it refused; the message says which."""
 
 
-def library(name: str) -> ctypes.CDLL:
-    """The compiled ``kernels/cpu/<name>.cpp``. Raises CannotBuild with the reason each time; it is tried only once."""
-    found = _library(name)
+def library() -> ctypes.CDLL:
+    """The compiled kernels. Raises CannotBuild with the reason each time; it is tried only once."""
+    found = _library()
     if isinstance(found, str):
         raise CannotBuild(found)
     return found
 
 
+def cannot_run() -> str:
+    """Why this machine cannot run the kernels; empty if it can. The first call builds them."""
+    found = _library()
+    return found if isinstance(found, str) else ""
+
+
 @functools.cache
-def _library(name: str) -> ctypes.CDLL | str:
+def _library() -> ctypes.CDLL | str:
     """The library, or why there is none."""
     try:
-        return _build(name)
+        return _build()
     except CannotBuild as error:
         return str(error)
 
 
-def _build(name: str) -> ctypes.CDLL:
+def _build() -> ctypes.CDLL:
     build = build_name()
-    source = FOLDER / f"{name}.cpp"
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         raise CannotBuild("no C++ compiler found (c++ or g++)")
     command = [compiler, *FLAGS, *BUILDS[build]]
     digest = hashlib.sha256("\0".join(command).encode())
-    for path in (source, *sorted(FOLDER.glob("*.h"))):
+    for path in (*sources(), *sorted(FOLDER.glob("*.h"))):
         digest.update(path.read_bytes())
-    target = _home() / "kernels" / f"{name}-{build}-{digest.hexdigest()[:16]}.so"
+    target = _home() / "kernels" / f"{build}-{digest.hexdigest()[:16]}.so"
     if not target.exists():
-        _compile([*command, str(source)], target)
+        _compile(command, target)
     try:
         return ctypes.CDLL(str(target))
     except OSError as error:
         raise CannotBuild(f"{target.name} cannot be loaded: {error}") from None
+
+
+def sources() -> list[Path]:
+    """All that is compiled into the one library."""
+    return sorted(FOLDER.glob("*.cpp"))
 
 
 def build_name() -> str:
@@ -72,22 +83,30 @@ def build_name() -> str:
         return wanted
     if wanted != "auto":
         raise CannotBuild(f"WORKBENCH_CPU_KERNELS={wanted!r} is not one of auto, none, {', '.join(BUILDS)}")
-    return "avx2" if {"avx2", "fma"} <= _cpu_flags() else "portable"
+    return "avx2" if {"avx2", "fma", "f16c"} <= _cpu_flags() else "portable"
 
 
 def _compile(command: list[str], target: Path) -> None:
+    """Each source by itself, as many at a time as there are processors, then all together."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = {source: str(Path(folder, f"{source.stem}.o")) for source in sources()}
+            for _ in pool.map(lambda pair: _run([*command, "-c", str(pair[0]), "-o", pair[1]]), objects.items()):
+                pass
             # Under another name first: whoever builds at the same time must never load half a file.
             built = Path(folder, target.name)
-            done = subprocess.run([*command, "-o", str(built)], capture_output=True, text=True, timeout=SECONDS)
-            if done.returncode != 0:
-                reason = (done.stderr.strip().splitlines() or ["no message"])[0]
-                raise CannotBuild(f"{command[0]} failed: {reason}")
+            _run([*command, "-shared", *objects.values(), "-o", str(built)])
             os.replace(built, target)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotBuild(f"{target.name} cannot be built: {error}") from None
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[0]
+        raise CannotBuild(f"{command[0]} failed: {reason}")
 
 
 def _home() -> Path:

@@ -11,7 +11,7 @@ import pytest
 
 from kernels.cpu import build
 
-ASK = "from kernels.cpu.attention import cannot_run; print(cannot_run() or 'built')"
+ASK = "from kernels.cpu.build import cannot_run; print(cannot_run() or 'built')"
 
 
 def ask(home: Path, **env: str) -> str:
@@ -62,7 +62,7 @@ def test_a_damaged_library_is_told(tmp_path: Path) -> None:
 
 
 def test_the_processor_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    for flags, expected in ((frozenset({"avx2", "fma"}), "avx2"), (frozenset({"avx2"}), "portable")):
+    for flags, expected in ((frozenset({"avx2", "fma", "f16c"}), "avx2"), (frozenset({"avx2"}), "portable")):
         monkeypatch.setattr(build, "_cpu_flags", lambda flags=flags: flags)
         monkeypatch.delenv("WORKBENCH_CPU_KERNELS", raising=False)
         assert build.build_name() == expected

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 
 import kernels
-from kernels.cpu.attention import cannot_run, refusal
+from kernels.cpu.attention import refusal
+from kernels.cpu.build import cannot_run
 from workbench.attention.interface import AttentionBatch, Heads
 
 
