@@ -1,0 +1,156 @@
+"""How weights are stored: what the bytes of each format mean.
+
+The whole-number formats hold a row in groups of numbers q that stand for ``q · scale + offset``:
+
+=========  ==================================================================================================
+``int8``   ``data`` int8 ``[out, in]``, filled up with zeros to a multiple of 32; ``scales`` float32 ``[out]``
+``int4``   ``data`` uint8 ``[out, in / 2]``, 16 bytes for 32 numbers, low halves first; ``scales`` float16
+           ``[out, in / group, 2]``: scale and offset of each group of 32 or 64
+``q8_0``   GGUF's blocks of 32 as they lie in the file, ``data`` uint8 ``[out, in / 32 · 34]``: float16 scale, 32 int8
+``q4_0``   ``[out, in / 32 · 18]``: float16 scale, 16 bytes of q + 8, low halves first
+``q4_1``   ``[out, in / 32 · 20]``: float16 scale, float16 offset, 16 bytes of q, low halves first
+=========  ==================================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+BLOCK = 32
+FLOATS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+GGUF_BYTES = {"q8_0": 34, "q4_0": 18, "q4_1": 20}
+"""Bytes of a block of 32."""
+FORMATS = (*FLOATS, "int8", "int4", *GGUF_BYTES)
+INT4_GROUPS = (32, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A matrix ``[out, in]`` in one of `FORMATS`."""
+
+    format: str
+    shape: tuple[int, int]
+    data: torch.Tensor
+    scales: torch.Tensor | None = None
+    group: int = 0
+    """Numbers that share a scale (``int4``)."""
+
+    @property
+    def num_bytes(self) -> int:
+        return self.data.nbytes + (0 if self.scales is None else self.scales.nbytes)
+
+    @property
+    def whole_numbers(self) -> bool:
+        return self.format not in FLOATS
+
+
+class Numbers(NamedTuple):
+    """What a whole-number weight stands for: ``q · scale + offset``."""
+
+    q: torch.Tensor
+    """``[out, groups, numbers of a group]`` int16"""
+    scale: torch.Tensor
+    """``[out, groups]`` float32"""
+    offset: torch.Tensor | None
+    """``[out, groups]`` float32"""
+
+
+def float_weight(matrix: torch.Tensor) -> Weight:
+    """A matrix of floats as it is."""
+    return Weight(str(matrix.dtype).removeprefix("torch."), (matrix.shape[0], matrix.shape[1]), matrix)
+
+
+def gguf_weight(data: torch.Tensor, format: str, shape: tuple[int, int]) -> Weight:
+    """A matrix as a GGUF file stores it. data: its bytes, uint8 in any shape."""
+    return Weight(format, shape, data.reshape(shape[0], shape[1] // BLOCK * GGUF_BYTES[format]))
+
+
+def stack(weights: list[Weight]) -> Weight | None:
+    """One matrix with the rows of all; None if they are not of one kind."""
+    first = weights[0]
+    if len({(w.format, w.shape[1], w.group) for w in weights}) > 1:
+        return None
+    if len(weights) == 1:
+        return first
+    scales = None if first.scales is None else torch.cat([w.scales for w in weights if w.scales is not None])
+    rows = sum(w.shape[0] for w in weights)
+    return Weight(first.format, (rows, first.shape[1]), torch.cat([w.data for w in weights]), scales, first.group)
+
+
+def pack(matrix: torch.Tensor, format: str, group: int = BLOCK) -> Weight:
+    """Rounds a matrix of floats ``[out, in]`` to the nearest numbers of a format.
+
+    ``int8``: one scale a row, max |w| / 127. ``int4``: from the least to the largest of each group in 15 steps, with 0
+    among what the range covers. ``q8_0``: max |w| / 127 of each 32. Raises ValueError for what it cannot pack.
+    """
+    if format in FLOATS:
+        return float_weight(matrix.to(FLOATS[format]))
+    out, into = matrix.shape
+    if format == "int8":
+        scale = matrix.float().abs().amax(1) / 127
+        q = (matrix.float() / _not_zero(scale)[:, None]).round().clamp_(-127, 127)
+        return Weight(format, (out, into), F.pad(q.to(torch.int8), (0, -into % BLOCK)), scale)
+    if format not in ("int4", "q8_0"):
+        raise ValueError(f"weights are packed into {', '.join((*FLOATS, 'int8', 'int4', 'q8_0'))}, not {format!r}")
+    if format == "int4" and group not in INT4_GROUPS:
+        raise ValueError(f"int4 has groups of {INT4_GROUPS[0]} or {INT4_GROUPS[1]}, not {group}")
+    group = group if format == "int4" else BLOCK
+    if into % group:
+        raise ValueError(f"{format}: rows of {into} are no whole groups of {group}")
+    grouped = matrix.float().reshape(out, into // group, group)
+    if format == "q8_0":
+        half = (grouped.abs().amax(-1) / 127).half()
+        q8 = (grouped / _not_zero(half.float())[..., None]).round().clamp_(-127, 127).to(torch.int8)
+        blocks = torch.cat((half[..., None].view(torch.uint8), q8.view(torch.uint8)), -1)
+        return gguf_weight(blocks, format, (out, into))
+    low, high = grouped.amin(-1).clamp_max(0), grouped.amax(-1).clamp_min(0)
+    scales = torch.stack(((high - low) / 15, low), -1).half()
+    scale, offset = scales.float().unbind(-1)
+    q4 = ((grouped - offset[..., None]) / _not_zero(scale)[..., None]).round().clamp_(0, 15).to(torch.uint8)
+    halves = q4.reshape(out, into // BLOCK, 2, 16)
+    return Weight(format, (out, into), (halves[:, :, 0] | halves[:, :, 1] << 4).reshape(out, into // 2), scales, group)
+
+
+def numbers(weight: Weight) -> Numbers:
+    """The whole numbers of a weight with their scales and offsets. ``int8`` is one group."""
+    out, into = weight.shape
+    if weight.format == "int8":
+        assert weight.scales is not None
+        return Numbers(weight.data[:, None, :into].short(), weight.scales[:, None], None)
+    if weight.format == "int4":
+        assert weight.scales is not None
+        q = _halves(weight.data.reshape(out, -1, 16)).reshape(out, into // weight.group, weight.group)
+        scale, offset = weight.scales.float().unbind(-1)
+        return Numbers(q, scale, offset)
+    blocks = weight.data.reshape(out, into // BLOCK, GGUF_BYTES[weight.format])
+    scale = _half(blocks[..., :2])
+    if weight.format == "q8_0":
+        return Numbers(blocks[..., 2:].view(torch.int8).short(), scale, None)
+    if weight.format == "q4_0":
+        return Numbers(_halves(blocks[..., 2:]) - 8, scale, None)
+    return Numbers(_halves(blocks[..., 4:]), scale, _half(blocks[..., 2:4]))
+
+
+def unpack(weight: Weight) -> torch.Tensor:
+    """The matrix as float32 ``[out, in]``, in ggml's order of operations: product, then sum."""
+    if not weight.whole_numbers:
+        return weight.data.float()
+    q, scale, offset = numbers(weight)
+    values = q.float().mul_(scale[..., None])
+    return (values if offset is None else values.add_(offset[..., None])).reshape(weight.shape)
+
+
+def _half(raw: torch.Tensor) -> torch.Tensor:
+    return raw.contiguous().view(torch.float16)[..., 0].float()
+
+
+def _halves(packed: torch.Tensor) -> torch.Tensor:
+    return torch.cat((packed & 15, packed >> 4), -1).short()
+
+
+def _not_zero(scale: torch.Tensor) -> torch.Tensor:
+    return torch.where(scale > 0, scale, 1.0)
