@@ -8,7 +8,7 @@ from random import Random
 import torch
 
 import kernels
-from workbench.attention.interface import AttentionBatch
+from workbench.attention.interface import AttentionBatch, Heads
 
 
 @dataclass
@@ -52,7 +52,12 @@ class Case:
         width = max(needed)
         padded = torch.tensor([table + table[:1] * (width - len(table)) for table in self.tables])
         token_bytes = 2 * self.num_kv_heads * self.head_dim * self.cache.itemsize
-        self.batch = AttentionBatch(start, lengths, padded, self.block_size, token_bytes)
+        starts, seq_lens = (torch.tensor(numbers, dtype=torch.int32) for numbers in (start, lengths))
+        self.batch = AttentionBatch(start, lengths, padded, self.block_size, token_bytes, starts, seq_lens)
+
+    @property
+    def heads(self) -> Heads:
+        return Heads(self.num_heads, self.num_kv_heads, self.head_dim, torch.float32, torch.device("cpu"))
 
     def poisoned(self, value: float = float("nan")) -> torch.Tensor:
         """The cache with every row that no request wrote set to ``value``: free blocks and the tails of used ones."""

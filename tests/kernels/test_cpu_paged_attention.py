@@ -8,17 +8,17 @@ import pytest
 import torch
 
 import kernels
-from kernels.cpu import attention, build
+from kernels.cpu import attention, build, native
 from tests.attention.paged_batches import Case, random_case
 
 
 @pytest.fixture(params=build.BUILDS, autouse=True)
 def one_build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("WORKBENCH_CPU_KERNELS", request.param)
-    for cached in (build._library, attention._function):
+    for cached in (build._library, native.function):
         cached.cache_clear()
     yield
-    for cached in (build._library, attention._function):
+    for cached in (build._library, native.function):
         cached.cache_clear()
 
 
@@ -102,8 +102,8 @@ def test_what_it_cannot_compute_is_refused_by_name() -> None:
     case = Case([(4, 1)], 2, 1, 12, 4, None, seed=0)
     with pytest.raises(ValueError, match="head_dim=12"):
         attend(case, case.cache)
-    with pytest.raises(ValueError, match="float16"):
-        attend(random_case(1), random_case(1).cache.half())
+    with pytest.raises(ValueError, match="bfloat16"):
+        attend(random_case(1), random_case(1).cache.bfloat16())
 
 
 def test_auto_takes_it_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:

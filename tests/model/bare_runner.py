@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from workbench.attention.interface import Heads
 from workbench.attention.registry import BACKENDS
 from workbench.engine.request import Request
 from workbench.model.config import ModelConfig
@@ -23,7 +24,8 @@ def open_runner(config: ModelConfig, backend: str, device: torch.device, dtype: 
     """With weights of the right shapes, all numbers small and alike, and 64 blocks."""
     shapes = expected_tensors(config).items()
     weights = {name: torch.full(shape, 0.01, dtype=dtype, device=device) for name, shape in shapes}
-    decoder = Decoder(config, weights, BACKENDS[backend](), max_model_len=256)
+    heads = Heads(config.num_heads, config.num_kv_heads, config.head_dim, dtype, device)
+    decoder = Decoder(config, weights, BACKENDS[backend](heads), max_model_len=256)
     return ModelRunner(decoder, KVCache(config, 64, BLOCK_SIZE, dtype, device), StepCost(config, 0, 0))
 
 

@@ -6,17 +6,14 @@ from typing import NamedTuple
 
 import torch
 
-import kernels
-from kernels.cpu.attention import refusal
+from kernels.cpu.attention import Plan, attend, make_plan, refusal
 from kernels.cpu.build import cannot_run
 from workbench.attention.interface import AttentionBatch, Heads
 
 
 class _Prepared(NamedTuple):
     block_tables: torch.Tensor
-    query_start: torch.Tensor
-    seq_lens: torch.Tensor
-    window: int | None
+    plan: Plan
 
 
 def why_not(heads: Heads) -> str:
@@ -27,12 +24,17 @@ def why_not(heads: Heads) -> str:
 
 
 class Cpu:
+    """Reads a batch's ``starts``, ``lengths`` and ``block_tables`` only; their values may change in a recorded step."""
+
     name = "cpu"
 
+    def __init__(self, heads: Heads) -> None:
+        self.heads = heads
+
     def prepare(self, batch: AttentionBatch, window: int | None, dtype: torch.dtype) -> _Prepared:
-        starts, lengths = (torch.tensor(numbers, dtype=torch.int32) for numbers in (batch.query_start, batch.seq_lens))
-        return _Prepared(batch.block_tables, starts, lengths, window)
+        num_heads, num_kv_heads, head_dim = self.heads[:3]
+        plan = make_plan(batch.starts, batch.lengths, num_heads, num_kv_heads, head_dim, window)
+        return _Prepared(batch.block_tables, plan)
 
     def attend(self, q: torch.Tensor, cache: torch.Tensor, prepared: _Prepared, scale: float) -> torch.Tensor:
-        tables, starts, lengths, window = prepared
-        return kernels.paged_attention(q, cache, tables, starts, lengths, scale=scale, window=window, maker="cpu")
+        return attend(q, cache, prepared.block_tables, prepared.plan, scale)

@@ -31,10 +31,17 @@ class AttentionBatch:
     block_size: int
     token_bytes: int
     """Bytes of one token's keys and values in one layer's cache."""
+    starts: torch.Tensor
+    """``query_start`` as int32 on the device."""
+    lengths: torch.Tensor
+    """``seq_lens`` as int32 on the device."""
 
 
 class AttentionBackend(Protocol):
-    """Computes paged, causal, variable-length attention as `kernels.reference.paged_attention` defines it."""
+    """Computes paged, causal, variable-length attention as `kernels.reference.paged_attention` defines it.
+
+    It is made for a model's `Heads`.
+    """
 
     name: str
 

@@ -10,7 +10,11 @@ from workbench.attention.sdpa import Sdpa
 from workbench.attention.torch_native import TorchNative
 from workbench.errors import UsageError
 
-BACKENDS: dict[str, Callable[[], AttentionBackend]] = {"torch_native": TorchNative, "sdpa": Sdpa, "cpu": Cpu}
+BACKENDS: dict[str, Callable[[Heads], AttentionBackend]] = {
+    "torch_native": lambda heads: TorchNative(),
+    "sdpa": lambda heads: Sdpa(),
+    "cpu": Cpu,
+}
 
 
 def attention_backend(name: str, heads: Heads) -> AttentionBackend:
@@ -22,7 +26,7 @@ def attention_backend(name: str, heads: Heads) -> AttentionBackend:
     # Asking may compile the kernel, so it is asked only where the answer counts.
     reason = why_not(heads) if name in ("auto", "cpu") else ""
     if name == "auto":
-        return Sdpa() if reason else Cpu()
-    if name == "cpu" and reason:
+        name = "sdpa" if reason else "cpu"
+    elif name == "cpu" and reason:
         raise UsageError(f"attention_backend='cpu' cannot serve this model: {reason}; use 'sdpa' or 'auto'")
-    return BACKENDS[name]()
+    return BACKENDS[name](heads)

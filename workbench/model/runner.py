@@ -176,6 +176,8 @@ class ModelRunner:
                 tables.to(device),
                 block_size,
                 self.cache.token_bytes,
+                starts=torch.tensor(query_start, dtype=torch.int32).to(device),
+                lengths=(starts + counts).to(device, torch.int32),
             ),
             sampled_rows=torch.tensor(rows, dtype=torch.int64).to(device),
         )

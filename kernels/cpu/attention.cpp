@@ -1,0 +1,117 @@
+// Paged attention on a CPU, as kernels.reference.paged_attention defines it, without gathering the cache.
+//
+// One piece of work is one KV head of one request, a few of its queries and a stretch of its keys, so each key and value
+// is read from memory once for all query heads that share them. Keys are taken KEYS at a time with the online softmax
+// (Milakov and Gimelshein 2018; FlashAttention, Dao et al. 2022): scores, a new maximum, what was summed so far scaled
+// down, weighted values added. Long contexts of single queries are cut into stretches that are merged at the end
+// (Flash-Decoding, Dao et al. 2023). How a request is cut depends on the request alone, so neither its neighbours nor
+// the number of threads can change a bit of its result. All layers of a step share one plan of the pieces.
+
+#include "attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "attention_rows.h"
+#include "crew.h"
+
+namespace {
+
+constexpr int ROWS = 24;      // about as many rows (queries x heads of a group) as share a read of the keys
+constexpr int STRETCH = 512;  // keys of one piece of work, for a request that decodes
+
+struct Requests {
+    const int32_t *query_start, *seq_lens;
+    int batch;
+};
+
+void cut(Plan& plan, const Requests& requests, int heads, int kv_heads, int window) {
+    const int group = heads / kv_heads, tile = std::max(1, ROWS / group);
+    int64_t rows = 0;
+    plan.pieces.clear();
+    plan.merges.clear();
+    for (int b = 0; b < requests.batch; b++) {
+        const int begin = requests.query_start[b], end = requests.query_start[b + 1];
+        const int first = requests.seq_lens[b] - (end - begin);
+        for (int head = 0; head < kv_heads; head++) {
+            for (int query = begin; query < end; query += tile) {
+                const int count = std::min(tile, end - query), position = first + query - begin;
+                const int from = window ? std::max(0, position - window + 1) : 0, to = std::max(from, position + count);
+                const int parts = end - begin == 1 ? std::max(1, (to - from + STRETCH - 1) / STRETCH) : 1;
+                if (parts > 1) plan.merges.push_back(int(plan.pieces.size()));
+                for (int p = 0; p < parts; p++) {
+                    const int start = from + p * STRETCH, stop = p + 1 == parts ? to : start + STRETCH;
+                    plan.pieces.push_back({b, head, query, count, position, start, stop, p, parts, rows});
+                    rows += parts > 1 ? group : 0;
+                }
+            }
+        }
+    }
+    plan.scratch.resize(size_t(rows) * (plan.head_dim + 2));
+}
+
+// The stretches of one query and KV head: each is scaled to the largest score of all.
+template <class T>
+void merge(const Call<T>& call, const Plan& plan, const Piece& first) {
+    const int group = call.group(), head_dim = call.head_dim, row = head_dim + 2;
+    for (int g = 0; g < group; g++) {
+        const float* parts = plan.scratch.data() + (first.scratch + g) * row;
+        const int64_t next = int64_t(group) * row;
+        float top = -INFINITY, total = 0.0f;
+        for (int p = 0; p < first.num_parts; p++) top = std::max(top, parts[p * next]);
+        float* to = call.result(first, g);
+        std::fill(to, to + head_dim, 0.0f);
+        for (int p = 0; p < first.num_parts; p++) {
+            const float* part = parts + p * next;
+            const float factor = std::exp(part[0] - top);
+            total += part[1] * factor;
+            for (int i = 0; i < head_dim; i++) to[i] += part[2 + i] * factor;
+        }
+        for (int i = 0; i < head_dim; i++) to[i] /= total;
+    }
+}
+
+template <class T>
+void attend(Tape* tape, int threads, const Plan* plan, const Call<T>& call) {
+    submit(tape, threads, {
+        [=](Share& share) {
+            share.take(int(plan->pieces.size()), 1, [&](int i, int) { attend_rows(call, *plan, plan->pieces[i]); });
+        },
+        [=](Share& share) {
+            share.take(int(plan->merges.size()), 1, [&](int i, int) { merge(call, *plan, plan->pieces[plan->merges[i]]); });
+        },
+    });
+}
+
+}  // namespace
+
+extern "C" {
+
+Plan* attention_plan_new() { return new Plan; }
+
+void attention_plan_free(Plan* plan) { delete plan; }
+
+// query_start [batch + 1] and seq_lens [batch] are read when the operation runs.
+void attention_plan(Tape* tape, int threads, Plan* plan, const int32_t* query_start, const int32_t* seq_lens, int batch,
+                    int heads, int kv_heads, int head_dim, int window) {
+    plan->head_dim = head_dim;
+    const Requests requests{query_start, seq_lens, batch};
+    submit(tape, threads, {[=](Share& share) {
+        share.take(1, 1, [&](int, int) { cut(*plan, requests, heads, kv_heads, window); });
+    }});
+}
+
+// q [num_tokens, heads, head_dim] with rows q_stride apart, tables [batch, …] with rows table_stride apart, out like q
+// but without gaps. window 0: every token sees all before it. The plan must have been made for the same heads and window.
+void paged_attention(Tape* tape, int threads, const Plan* plan, const float* q, int64_t q_stride, const void* cache,
+                     int cache_is_half, const int64_t* tables, int64_t table_stride, int heads, int kv_heads,
+                     int head_dim, int block_size, int window, float scale, float* out) {
+    const auto with = [&](auto* numbers) {
+        attend(tape, threads, plan,
+               Call<std::remove_cvref_t<decltype(*numbers)>>{q, q_stride, numbers, tables, table_stride, heads, kv_heads,
+                                                             head_dim, block_size, window, scale, out});
+    };
+    if (cache_is_half) return with(static_cast<const half*>(cache));
+    with(static_cast<const float*>(cache));
+}
+}
