@@ -14,13 +14,20 @@ import torch
 
 from kernels import reference
 from kernels.cpu import attention as cpu_attention
+from kernels.cpu import layers as cpu_layers
+from kernels.cpu import linear as cpu_linear
 from kernels.cpu.build import cannot_run
+from kernels.cpu.native import suits
+from kernels.reference.weights import Weight
 
 MAKERS = ("reference", "triton", "cpu")
 _OPERATIONS: dict[str, dict[str, Callable[..., Any]]] = {
-    "rms_norm": {"reference": reference.rms_norm},
+    "embedding": {"reference": reference.embedding, "cpu": cpu_linear.embedding},
+    "linear": {"reference": reference.linear, "cpu": cpu_linear.linear},
+    "rms_norm": {"reference": reference.rms_norm, "cpu": cpu_layers.rms_norm},
     "rotary_embedding": {"reference": reference.rotary_embedding},
-    "silu_mul": {"reference": reference.silu_mul},
+    "rope_and_write": {"reference": reference.rope_and_write, "cpu": cpu_layers.rope_and_write},
+    "silu_mul": {"reference": reference.silu_mul, "cpu": cpu_layers.silu_mul},
     "write_kv": {"reference": reference.write_kv},
     "paged_attention": {"reference": reference.paged_attention, "cpu": cpu_attention.paged_attention},
 }
@@ -38,19 +45,46 @@ def available(op: str) -> list[str]:
     return [maker for maker in _OPERATIONS[op] if maker != "cpu" or not cannot_run()]
 
 
-def _maker(op: str, maker: str) -> Callable[..., Any]:
+def _maker(op: str, maker: str, *tensors: torch.Tensor) -> Callable[..., Any]:
+    """``auto``: the C++ kernel where there is one that takes these ``tensors``."""
     made = _OPERATIONS[op]
     if maker == "auto":
-        return made["reference"]
+        return made["cpu" if "cpu" in made and suits(*tensors) else "reference"]
     if maker not in made:
         known = "is not built for it yet" if maker in MAKERS else f"is no maker; makers are auto, {', '.join(MAKERS)}"
         raise ValueError(f"{op}: maker {maker!r} {known}; there is {', '.join(made)}")
     return made[maker]
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, maker: str = "auto") -> torch.Tensor:
+def embedding(weight: Weight, token_ids: torch.Tensor, *, maker: str = "auto") -> torch.Tensor:
+    """See `kernels.reference.embedding`; the C++ kernel gives float32 whatever the weight is."""
+    if maker == "auto" and (weight.data.device.type != "cpu" or cannot_run()):
+        maker = "reference"
+    return _maker("embedding", maker)(weight, token_ids)
+
+
+def linear(
+    x: torch.Tensor,
+    weight: Weight,
+    bias: torch.Tensor | None = None,
+    activation_bits: int = 16,
+    *,
+    maker: str = "auto",
+) -> torch.Tensor:
+    """See `kernels.reference.linear`."""
+    return _maker("linear", maker, x, *(() if bias is None else (bias,)))(x, weight, bias, activation_bits)
+
+
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    residual: torch.Tensor | None = None,
+    *,
+    maker: str = "auto",
+) -> torch.Tensor:
     """See `kernels.reference.rms_norm`."""
-    return _maker("rms_norm", maker)(x, weight, eps)
+    return _maker("rms_norm", maker, x, weight)(x, weight, eps, residual)
 
 
 def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, maker: str = "auto") -> None:
@@ -60,7 +94,25 @@ def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, m
 
 def silu_mul(gate_up: torch.Tensor, *, maker: str = "auto") -> torch.Tensor:
     """See `kernels.reference.silu_mul`."""
-    return _maker("silu_mul", maker)(gate_up)
+    return _maker("silu_mul", maker, gate_up)(gate_up)
+
+
+def rope_and_write(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    slots: torch.Tensor,
+    cache: torch.Tensor,
+    q_norm: torch.Tensor | None = None,
+    k_norm: torch.Tensor | None = None,
+    eps: float = 0.0,
+    *,
+    maker: str = "auto",
+) -> None:
+    """See `kernels.reference.rope_and_write`."""
+    made = _maker("rope_and_write", maker, qkv)
+    made(qkv, positions, cos, sin, slots, cache, q_norm, k_norm, eps)
 
 
 def write_kv(kv: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor, *, maker: str = "auto") -> None:

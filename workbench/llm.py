@@ -19,16 +19,17 @@ from workbench.engine.engine import Engine
 from workbench.engine.request import Request
 from workbench.errors import UsageError
 from workbench.interrupts import SafeInterrupts
+from workbench.loading import load_model
 from workbench.machine import free_memory, keep_freed_memory
 from workbench.model import store
+from workbench.model.captured import captured_steps
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_names
-from workbench.model.cost import StepCost, weights_read
-from workbench.model.decoder import Decoder
+from workbench.model.cost import StepCost
+from workbench.model.decoder import activation_dtype
 from workbench.model.kv_cache import KVCache
 from workbench.model.runner import ModelRunner
-from workbench.model.weights import load_weights, read_model_config
-from workbench.model.weights.fingerprint import weights_fingerprint
+from workbench.model.weights import read_model_config
 from workbench.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from workbench.sampling_params import SamplingParams
 from workbench.sizing import (
@@ -95,20 +96,20 @@ class LLM:
         self.model_config.require_supported()
         dtype = _dtype(config.dtype, self.model_config.dtype, device)
         max_model_len = resolve_max_model_len(config, self.model_config.max_position_embeddings)
-        shape = self.model_config
-        heads = Heads(shape.num_heads, shape.num_kv_heads, shape.head_dim, dtype, device)
+        shape, computed = self.model_config, activation_dtype(dtype, device)
+        kv_dtype = torch.float16 if config.kv_cache_dtype == "fp16" else computed
+        heads = Heads(shape.num_heads, shape.num_kv_heads, shape.head_dim, computed, device, kv_dtype)
         attention = attention_backend(config.attention_backend, heads)
         if weights_of is None:
             self.tokenizer = _tokenizer(config, source)
-            path = source if isinstance(source, Path) else None
-            weights = load_weights(self.model_config, path, config.load_format, dtype, device, config.seed)
-            self.weights_fingerprint = weights_fingerprint(weights)
-            decoder = Decoder(self.model_config, weights, attention, max_model_len)
+            loaded = load_model(config, self.model_config, source, dtype, device)
+            self.quantization, self.weights_fingerprint = loaded.quantization, loaded.fingerprint
+            decoder = loaded.decoder(attention, max_model_len)
         else:
             self.tokenizer = weights_of.tokenizer
-            self.weights_fingerprint = weights_of.weights_fingerprint
+            self.quantization, self.weights_fingerprint = weights_of.quantization, weights_of.weights_fingerprint
             decoder = weights_of.runner.decoder.sharing_weights(attention, max_model_len)
-        kv_bytes = self.model_config.kv_bytes_per_token(str(dtype).removeprefix("torch."))
+        kv_bytes = self.model_config.kv_bytes_per_token(str(kv_dtype).removeprefix("torch."))
         num_kv_blocks = resolve_num_kv_blocks(
             config, max_model_len, kv_bytes, _pool_bytes(config, device), _memory_bytes(device)
         )
@@ -118,11 +119,12 @@ class LLM:
             num_kv_blocks=num_kv_blocks,
             kv_cache_memory_bytes=None,
         )
-        cache = KVCache(self.model_config, num_kv_blocks, config.block_size, dtype, device)
+        cache = KVCache(self.model_config, num_kv_blocks, config.block_size, kv_dtype, device)
         clock = clock or WallClock()
-        body, whole = (weights_read(self.model_config, samples) * dtype.itemsize for samples in (False, True))
-        cost = StepCost(self.model_config, whole, kv_bytes, head_bytes=whole - body)
-        self.runner = ModelRunner(decoder, cache, cost, clock.now)
+        body_bytes, head_bytes = decoder.weight_bytes
+        cost = StepCost(self.model_config, body_bytes + head_bytes, kv_bytes, head_bytes)
+        captured = None if config.enforce_eager else captured_steps(decoder, cache, config.max_num_seqs, max_model_len)
+        self.runner = ModelRunner(decoder, cache, cost, clock.now, captured)
         self.engine = self._open_engine(self.config, clock)
 
     def new_engine(self, **options: Any) -> Engine:

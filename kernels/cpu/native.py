@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from kernels.cpu.build import library
+from kernels.cpu.build import cannot_run, library
 
 TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int, "l": ctypes.c_int64, "f": ctypes.c_float}
 """Letters of a C function's signature. ``p``, an address, takes a tensor, an address or None."""
@@ -85,6 +85,11 @@ def call(name: str, signature: str, *arguments: Any) -> None:
     tape = recorded()
     addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments]
     function(name, "pi" + signature)(None if tape is None else tape.handle, torch.get_num_threads(), *addresses)
+
+
+def suits(*activations: torch.Tensor) -> bool:
+    """Whether kernels can take these here: float32 on a CPU, and a compiler was there."""
+    return all(x.device.type == "cpu" and x.dtype == torch.float32 for x in activations) and not cannot_run()
 
 
 def hold(*things: object) -> None:

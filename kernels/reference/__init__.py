@@ -1,6 +1,16 @@
 """Plain PyTorch: what each operation means."""
 
 from kernels.reference.attention import paged_attention, write_kv
-from kernels.reference.layers import rms_norm, rotary_embedding, silu_mul
+from kernels.reference.layers import rms_norm, rope_and_write, rotary_embedding, silu_mul
+from kernels.reference.linear import embedding, linear
 
-__all__ = ["paged_attention", "rms_norm", "rotary_embedding", "silu_mul", "write_kv"]
+__all__ = [
+    "embedding",
+    "linear",
+    "paged_attention",
+    "rms_norm",
+    "rope_and_write",
+    "rotary_embedding",
+    "silu_mul",
+    "write_kv",
+]

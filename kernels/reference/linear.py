@@ -27,13 +27,14 @@ def quantize_rows(x: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tenso
 def linear(
     x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None, activation_bits: int = 16
 ) -> torch.Tensor:
-    """``x · weightᵀ + bias``: x ``[rows, in]`` float32 → ``[rows, out]`` float32.
+    """``x · weightᵀ + bias``: x ``[rows, in]`` → ``[rows, out]`` in x's dtype.
 
-    With a whole-number weight the activations are rounded too (`quantize_rows`); a group's products are added exactly
-    as whole numbers, then scaled: ``Σ over groups (Σ q · xq) · scale + offset · Σ xq``, times the row's scale.
+    Float weights are brought to x's dtype. With a whole-number weight x is float32 and rounded too (`quantize_rows`); a
+    group's products are added exactly as whole numbers, then scaled: ``Σ over groups (Σ q · xq) · scale + offset ·
+    Σ xq``, times the row's scale.
     """
     if not weight.whole_numbers:
-        return F.linear(x, unpack(weight), bias)
+        return F.linear(x, weight.data.to(x.dtype), bias)
     xq, x_scale = quantize_rows(x, activation_bits)
     q, scale, offset = numbers(weight)
     if weight.format == "int8":
@@ -51,7 +52,9 @@ def linear(
 
 
 def embedding(weight: Weight, token_ids: torch.Tensor) -> torch.Tensor:
-    """The rows of ``token_ids`` ``[rows]`` int64 as float32 ``[rows, in]``."""
+    """The rows of ``token_ids`` ``[rows]`` int64: ``[rows, in]``, float32 unless the weight is of other floats."""
+    if not weight.whole_numbers:
+        return F.embedding(token_ids, weight.data)
     rows = Weight(
         weight.format,
         (len(token_ids), weight.shape[1]),

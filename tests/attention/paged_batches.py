@@ -57,7 +57,9 @@ class Case:
 
     @property
     def heads(self) -> Heads:
-        return Heads(self.num_heads, self.num_kv_heads, self.head_dim, torch.float32, torch.device("cpu"))
+        return Heads(
+            self.num_heads, self.num_kv_heads, self.head_dim, torch.float32, torch.device("cpu"), torch.float32
+        )
 
     def poisoned(self, value: float = float("nan")) -> torch.Tensor:
         """The cache with every row that no request wrote set to ``value``: free blocks and the tails of used ones."""

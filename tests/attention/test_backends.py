@@ -13,7 +13,7 @@ from workbench.attention.interface import Heads
 from workbench.attention.registry import BACKENDS, attention_backend
 from workbench.errors import UsageError
 
-HEADS = Heads(9, 3, 64, torch.float32, torch.device("cpu"))
+HEADS = Heads(9, 3, 64, torch.float32, torch.device("cpu"), torch.float32)
 
 
 @pytest.fixture(params=BACKENDS)

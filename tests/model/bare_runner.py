@@ -24,7 +24,7 @@ def open_runner(config: ModelConfig, backend: str, device: torch.device, dtype: 
     """With weights of the right shapes, all numbers small and alike, and 64 blocks."""
     shapes = expected_tensors(config).items()
     weights = {name: torch.full(shape, 0.01, dtype=dtype, device=device) for name, shape in shapes}
-    heads = Heads(config.num_heads, config.num_kv_heads, config.head_dim, dtype, device)
+    heads = Heads(config.num_heads, config.num_kv_heads, config.head_dim, dtype, device, dtype)
     decoder = Decoder(config, weights, BACKENDS[backend](heads), max_model_len=256)
     return ModelRunner(decoder, KVCache(config, 64, BLOCK_SIZE, dtype, device), StepCost(config, 0, 0))
 

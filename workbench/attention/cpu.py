@@ -20,13 +20,14 @@ def why_not(heads: Heads) -> str:
     """Why this backend cannot serve such heads on this machine; empty if it can. Builds the kernel if need be."""
     if heads.device.type != "cpu":
         return f"it runs on CPUs and the model is on {heads.device}"
-    return refusal(heads.num_heads, heads.num_kv_heads, heads.head_dim, heads.dtype, heads.dtype) or cannot_run()
+    return refusal(heads.num_heads, heads.num_kv_heads, heads.head_dim, heads.dtype, heads.cache_dtype) or cannot_run()
 
 
 class Cpu:
     """Reads a batch's ``starts``, ``lengths`` and ``block_tables`` only; their values may change in a recorded step."""
 
     name = "cpu"
+    capturable = True
 
     def __init__(self, heads: Heads) -> None:
         self.heads = heads

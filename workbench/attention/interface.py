@@ -9,13 +9,15 @@ import torch
 
 
 class Heads(NamedTuple):
-    """What a model asks of attention: the number that queries and cache hold, their width, their type, their place."""
+    """What a model asks of attention: the number that queries and cache hold, their width, their types, their place."""
 
     num_heads: int
     num_kv_heads: int
     head_dim: int
     dtype: torch.dtype
     device: torch.device
+    cache_dtype: torch.dtype
+    """Of stored keys and values."""
 
 
 @dataclass(slots=True)
@@ -44,6 +46,8 @@ class AttentionBackend(Protocol):
     """
 
     name: str
+    capturable: bool
+    """Whether it reads a batch's tensors only, and none of their values, so that a step can be recorded."""
 
     def prepare(self, batch: AttentionBatch, window: int | None, dtype: torch.dtype) -> Any:
         """What does not change from layer to layer, worked out once a step for each window the model has."""

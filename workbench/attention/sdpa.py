@@ -45,6 +45,7 @@ class _Prepared(NamedTuple):
 
 class Sdpa:
     name = "sdpa"
+    capturable = False
 
     def prepare(self, batch: AttentionBatch, window: int | None, dtype: torch.dtype) -> _Prepared:
         starts, lengths = batch.query_start, batch.seq_lens

@@ -17,6 +17,7 @@ class _Prepared(NamedTuple):
 
 class TorchNative:
     name = "torch_native"
+    capturable = False
 
     def prepare(self, batch: AttentionBatch, window: int | None, dtype: torch.dtype) -> _Prepared:
         return _Prepared(batch, window)

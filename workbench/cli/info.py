@@ -47,7 +47,9 @@ def attention(args: argparse.Namespace) -> None:
 
     model, device = ModelConfig.from_dict(shipped_config(DEFAULT_MODEL)), resolve_device(EngineConfig().device)
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    chosen = attention_backend("auto", Heads(model.num_heads, model.num_kv_heads, model.head_dim, dtype, device)).name
+    chosen = attention_backend(
+        "auto", Heads(model.num_heads, model.num_kv_heads, model.head_dim, dtype, device, dtype)
+    ).name
     if args.json:
         print(json.dumps({"backends": list(BACKENDS), "auto": chosen}))
         return

@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 import kernels
+from kernels.cpu.build import cannot_run
+from kernels.reference.weights import Weight, float_weight
 from workbench.attention.interface import AttentionBackend, AttentionBatch
 from workbench.model.config import ModelConfig
 from workbench.model.kv_cache import KVCache
 from workbench.model.linear import Linear
 from workbench.model.rope import rope_table
+
+Weights = dict[str, "torch.Tensor | Weight"]
 
 
 @dataclass(slots=True)
@@ -41,16 +44,19 @@ class Layer:
 
     __slots__ = ("attn_norm", "down", "gate_up", "k_norm", "mlp_norm", "o", "q_norm", "qkv", "window")
 
-    def __init__(self, weights: dict[str, torch.Tensor], index: int, window: int | None) -> None:
+    def __init__(
+        self, weights: Weights, index: int, window: int | None, dtype: torch.dtype, activation_bits: int
+    ) -> None:
         """Takes its tensors out of ``weights``, so that a stacked matrix and its parts exist together only briefly."""
 
         def take(name: str) -> torch.Tensor | None:
-            return weights.pop(f"model.layers.{index}.{name}", None)
+            found = weights.pop(f"model.layers.{index}.{name}", None)
+            return None if found is None else found.to(dtype)  # type: ignore[union-attr]
 
         def linear(*names: str) -> Linear:
-            matrices = [m for name in names if (m := take(f"{name}.weight")) is not None]
+            matrices = [weights.pop(f"model.layers.{index}.{name}.weight") for name in names]
             biases = [b for name in names if (b := take(f"{name}.bias")) is not None]
-            return Linear(_stack(matrices), _stack(biases) if biases else None)
+            return Linear(matrices, torch.cat(biases) if biases else None, activation_bits)
 
         self.attn_norm = take("input_layernorm.weight")
         self.qkv = linear("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
@@ -62,34 +68,56 @@ class Layer:
         self.down = linear("mlp.down_proj")
         self.window = window
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all its weights: what a step reads of it."""
+        norms = (self.attn_norm, self.q_norm, self.k_norm, self.mlp_norm)
+        linears = (self.qkv, self.o, self.gate_up, self.down)
+        return sum(n.nbytes for n in norms if n is not None) + sum(one.num_bytes for one in linears)
 
-def _stack(tensors: list[torch.Tensor]) -> torch.Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+def activation_dtype(weights: torch.dtype, device: torch.device) -> torch.dtype:
+    """The dtype of activations. Our kernels for CPUs multiply weights of 16 bits with float32 activations: processors
+    without 16-bit arithmetic are ten times slower at it, and memory is read by weights."""
+    return torch.float32 if device.type == "cpu" and not cannot_run() else weights
 
 
 class Decoder:
     """A whole model: token ids in, logits out, keys and values into a paged cache on the way.
 
-    ``weights`` must hold every tensor of `workbench.model.weights.expected_tensors`; it is emptied.
+    ``weights`` must hold every tensor of `workbench.model.weights.expected_tensors`, matrices as tensors or in one of
+    the formats of `kernels.reference.weights`; it is emptied. ``activation_bits``: what activations are rounded to
+    where they meet whole-number weights, the head's excepted.
     """
 
     def __init__(
         self,
         config: ModelConfig,
-        weights: dict[str, torch.Tensor],
+        weights: Weights,
         attention: AttentionBackend,
         max_model_len: int,
+        activation_bits: int = 16,
     ) -> None:
         config.require_supported()
         self.config = config
         self.attention = attention
-        self.embedding = weights.pop("model.embed_tokens.weight")
-        self.layers = [Layer(weights, index, config.window(index)) for index in range(config.num_layers)]
-        self.norm = weights.pop("model.norm.weight")
-        self.lm_head = Linear(weights.pop("lm_head.weight", self.embedding))
+        embedding = weights.pop("model.embed_tokens.weight")
+        head = weights.pop("lm_head.weight", embedding)
+        norm = weights["model.norm.weight"]
+        assert isinstance(norm, torch.Tensor)
+        self.device = norm.device
+        self.dtype = activation_dtype(norm.dtype, norm.device)
+        """Of activations."""
+        self.embedding = embedding if isinstance(embedding, Weight) else float_weight(embedding)
+        self.layers = [
+            Layer(weights, index, config.window(index), self.dtype, activation_bits)
+            for index in range(config.num_layers)
+        ]
+        self.norm = norm.to(self.dtype)
+        self.lm_head = Linear([head])
         self.windows = list(dict.fromkeys(layer.window for layer in self.layers))
         self.scale = config.head_dim**-0.5
-        self.cos, self.sin = rope_table(config, max_model_len, self.embedding.device)
+        self.cos, self.sin = rope_table(config, max_model_len, self.device)
 
     def sharing_weights(self, attention: AttentionBackend, max_model_len: int) -> Decoder:
         """Another decoder over the same weights, for another backend or another context length."""
@@ -99,48 +127,46 @@ class Decoder:
         return other
 
     @property
-    def device(self) -> torch.device:
-        return self.embedding.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.embedding.dtype
+    def weight_bytes(self) -> tuple[int, int]:
+        """What a step reads: of the layers and the norm, and of the head, which only a step reads that samples."""
+        return sum(layer.num_bytes for layer in self.layers) + self.norm.nbytes, self.lm_head.num_bytes
 
     def forward(self, batch: Batch, cache: KVCache) -> torch.Tensor:
-        """Hidden states after the last layer, ``[num_tokens, hidden_size]``; writes the cache."""
-        cos, sin = self.cos[batch.positions], self.sin[batch.positions]
+        """Normalized hidden states after the last layer, ``[num_tokens, hidden_size]``; writes the cache.
+
+        Looks at no value of the batch, only at shapes, so a step of these shapes may be recorded and replayed.
+        """
+        eps = self.config.rms_norm_eps
         prepared = {w: self.attention.prepare(batch.attention, w, self.dtype) for w in self.windows}
-        x = F.embedding(batch.token_ids, self.embedding)
+        stream = kernels.embedding(self.embedding, batch.token_ids)  # what all layers add to
+        joins: torch.Tensor | None = None  # the last product, which the next norm adds to the stream
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            x += self._attend(layer, x, cos, sin, batch.slots, layer_cache, prepared[layer.window])
-            hidden = kernels.rms_norm(x, layer.mlp_norm, self.config.rms_norm_eps)
-            x += layer.down(kernels.silu_mul(layer.gate_up(hidden)))
-        return x
+            hidden = self._joined(stream, joins, layer.attn_norm)
+            attended = self._attend(layer, hidden, batch, layer_cache, prepared[layer.window])
+            hidden = kernels.rms_norm(layer.o(attended), layer.mlp_norm, eps, residual=stream)
+            joins = layer.down(kernels.silu_mul(layer.gate_up(hidden)))
+        return self._joined(stream, joins, self.norm)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Scores of the next token, ``[rows, vocab_size]`` float32, for rows of `forward`'s result."""
-        return self.lm_head(kernels.rms_norm(hidden, self.norm, self.config.rms_norm_eps)).float()
+        return self.lm_head(hidden).float()
+
+    def _joined(self, stream: torch.Tensor, joins: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:
+        eps = self.config.rms_norm_eps
+        if joins is None:
+            return kernels.rms_norm(stream, weight, eps)
+        return kernels.rms_norm(joins, weight, eps, residual=stream)
 
     def _attend(
-        self,
-        layer: Layer,
-        x: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        slots: torch.Tensor,
-        cache: torch.Tensor,
-        prepared: Any,
+        self, layer: Layer, hidden: torch.Tensor, batch: Batch, cache: torch.Tensor, prepared: Any
     ) -> torch.Tensor:
+        """Before the output projection: ``[num_tokens, num_heads · head_dim]``."""
         config = self.config
-        heads, kv_heads = config.num_heads, config.num_kv_heads
-        qkv = layer.qkv(kernels.rms_norm(x, layer.attn_norm, config.rms_norm_eps))
-        qkv = qkv.view(-1, heads + 2 * kv_heads, config.head_dim)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            qkv[:, :heads] = kernels.rms_norm(qkv[:, :heads], layer.q_norm, config.rms_norm_eps)
-            qkv[:, heads:-kv_heads] = kernels.rms_norm(qkv[:, heads:-kv_heads], layer.k_norm, config.rms_norm_eps)
-        # Query and key heads stand side by side and turn together; key and value heads stand side by side too, in the
-        # cache's own order, and are stored as one row.
-        kernels.rotary_embedding(qkv[:, : heads + kv_heads], cos, sin)
-        kernels.write_kv(qkv[:, heads:].view(-1, 2, kv_heads, config.head_dim), cache, slots)
-        attended = self.attention.attend(qkv[:, :heads], cache, prepared, self.scale)
-        return layer.o(attended.reshape(-1, heads * config.head_dim))
+        qkv = layer.qkv(hidden)
+        kernels.rope_and_write(
+            qkv, batch.positions, self.cos, self.sin, batch.slots, cache, layer.q_norm, layer.k_norm,
+            config.rms_norm_eps,
+        )  # fmt: skip
+        queries = qkv.view(len(qkv), -1, config.head_dim)[:, : config.num_heads]
+        attended = self.attention.attend(queries, cache, prepared, self.scale)
+        return attended.reshape(len(qkv), config.num_heads * config.head_dim)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from workbench.attention.interface import AttentionBatch
+from workbench.model.captured import CapturedSteps
 from workbench.model.cost import StepCost
 from workbench.model.decoder import Batch, Decoder
 from workbench.model.kv_cache import KVCache, move_blocks
@@ -31,13 +32,19 @@ class ModelRunner:
     """Runs ``decoder`` over the paged ``cache``. Holds nothing of a request between steps."""
 
     def __init__(
-        self, decoder: Decoder, cache: KVCache, cost: StepCost, now: Callable[[], float] = time.perf_counter
+        self,
+        decoder: Decoder,
+        cache: KVCache,
+        cost: StepCost,
+        now: Callable[[], float] = time.perf_counter,
+        captured: CapturedSteps | None = None,
     ) -> None:
-        """``now``: seconds, for the phases of a step."""
+        """``now``: seconds, for the phases of a step. ``captured``: who carries out decode steps; None: nobody else."""
         self.decoder = decoder
         self.cache = cache
         self.cost = cost
         self.now = now
+        self.captured = captured
         self.stores = {"pool": cache}
         """By the names that a `Move` gives them."""
 
@@ -60,16 +67,23 @@ class ModelRunner:
         moved_bytes = len(plan.moves) * self.cache.block_bytes
         if not plan.scheduled:
             return StepResult((), phases={"prepare": self.now() - begin}, moved_bytes=moved_bytes)
-        batch = self.prepare(plan)
-        prepared = self.now()
-        hidden, logits = self.forward(plan, batch)
+        batch, hidden, logits = None, None, None
+        if self.captured is not None and self.captured.serves(plan):
+            self.cache.copy_blocks(plan.copies)
+            prepared = self.now()
+            logits = self.captured.run(plan)
+        else:
+            batch = self.prepare(plan)
+            prepared = self.now()
+            hidden, logits = self.forward(plan, batch)
         self._synchronize()
         computed = self.now()
         sampling = [item.request for item in plan.scheduled if item.samples]
         chosen = sample(logits, sampling).tolist() if logits is not None else []
         sampled = iter(zip(chosen, self._logprobs(logits, chosen, sampling), strict=True))
         pairs = [next(sampled) if item.samples else (None, None) for item in plan.scheduled]
-        prompt_logprobs = self._prompt_logprobs(plan, batch, hidden)
+        # A captured step computes no prompt.
+        prompt_logprobs = [] if batch is None or hidden is None else self._prompt_logprobs(plan, batch, hidden)
         done = self.now()
         flops, num_bytes = self.cost.of(plan)
         phases = {"prepare": prepared - begin, "forward": computed - prepared, "sample": done - computed}

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from kernels.reference.weights import gguf_weight, unpack
 from workbench.errors import UsageError
 from workbench.gguf_file import BLOCK_TYPES
 
@@ -78,13 +79,9 @@ def _bf16(blocks: Tensor) -> Tensor:
     return blocks.contiguous().view(torch.bfloat16).float()
 
 
-def _q4_0(blocks: Tensor) -> Tensor:
-    return _nibbles(blocks[:, 2:]).float().sub_(8).mul_(_half(blocks[:, :2]))
-
-
-def _q4_1(blocks: Tensor) -> Tensor:
-    scale_offset = _half(blocks[:, :4])
-    return _nibbles(blocks[:, 4:]).float().mul_(scale_offset[:, :1]).add_(scale_offset[:, 1:])
+def _of_kernels(name: str) -> Decoder:
+    """Of the types that kernels compute with; there each block is a row."""
+    return lambda blocks: unpack(gguf_weight(blocks, name, (len(blocks), 32)))
 
 
 def _q5_0(blocks: Tensor) -> Tensor:
@@ -96,10 +93,6 @@ def _q5_1(blocks: Tensor) -> Tensor:
     scale_offset = _half(blocks[:, :4])
     values = _nibbles(blocks[:, 8:]) | _fifth_bits(blocks[:, 4:8])
     return values.float().mul_(scale_offset[:, :1]).add_(scale_offset[:, 1:])
-
-
-def _q8_0(blocks: Tensor) -> Tensor:
-    return blocks[:, 2:].view(torch.int8).float().mul_(_half(blocks[:, :2]))
 
 
 def _two_bit(packed: Tensor) -> Tensor:
@@ -165,11 +158,11 @@ CODECS: dict[str, Decoder] = {
     "F32": _f32,
     "F16": _half,
     "BF16": _bf16,
-    "Q4_0": _q4_0,
-    "Q4_1": _q4_1,
+    "Q4_0": _of_kernels("q4_0"),
+    "Q4_1": _of_kernels("q4_1"),
     "Q5_0": _q5_0,
     "Q5_1": _q5_1,
-    "Q8_0": _q8_0,
+    "Q8_0": _of_kernels("q8_0"),
     "Q2_K": _q2_k,
     "Q3_K": _q3_k,
     "Q4_K": _q4_k,

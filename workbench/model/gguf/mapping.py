@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,9 @@ from workbench.model.gguf.hf_config import config_of, read_config
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["hf_name", "iter_tensors", "read_config", "read_tensor", "unpermute"]
+    from kernels.reference.weights import Weight
+
+__all__ = ["hf_name", "iter_tensors", "read_config", "read_packed", "read_tensor", "unpermute"]
 
 _GLOBAL = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _IN_LAYER = {
@@ -71,11 +74,30 @@ def read_tensor(file: GGUFFile, info: TensorInfo) -> Tensor:
     return dequantize(raw, block.name, info.shape)
 
 
-def iter_tensors(path: str | Path) -> Iterator[tuple[str, Tensor]]:
+def read_packed(file: GGUFFile, info: TensorInfo) -> Weight | None:
+    """A matrix in its own blocks, if kernels compute with them; float16 and bfloat16 matrices as they are.
+
+    Other storage types that are not float32 become float16, which keeps more digits than they have.
+    """
+    import torch
+
+    from kernels.reference.weights import GGUF_BYTES, float_weight, gguf_weight
+
+    kind = info.block.name.lower()
+    if len(info.shape) != 2:
+        return None
+    if kind in GGUF_BYTES:
+        raw = torch.frombuffer(file.bytes_of(info), dtype=torch.uint8)
+        return gguf_weight(raw, kind, (info.shape[0], info.shape[1]))
+    kept = {"f32": torch.float32, "bf16": torch.bfloat16}.get(kind, torch.float16)
+    return float_weight(read_tensor(file, info).to(kept))
+
+
+def iter_tensors(path: str | Path, packed: bool = False) -> Iterator[tuple[str, Tensor | Weight]]:
     """Every weight of the file, one at a time: (Hugging Face name, float32 tensor of the Hugging Face shape).
 
-    A tied head is not repeated. Raises as `read_config` does, and UsageError for a tensor of an unknown name or of an
-    unsupported storage type.
+    ``packed``: matrices come as `read_packed` has them. A tied head is not repeated. Raises as `read_config` does, and
+    UsageError for a tensor of an unknown name or of an unsupported storage type.
     """
     file = GGUFFile(path)
     config = config_of(file)
@@ -85,9 +107,14 @@ def iter_tensors(path: str | Path) -> Iterator[tuple[str, Tensor]]:
         if info.name in _IN_CONFIG:
             continue
         name, part = hf_name(info.name), info.name.split(".")[-2]
+        turned = interleaved and part in heads
         with _one_thread():
+            weight = read_packed(file, info) if packed else None
+            if weight is not None:
+                yield name, replace(weight, data=unpermute(weight.data, heads[part])) if turned else weight
+                continue
             tensor = read_tensor(file, info)
-            tensor = unpermute(tensor, heads[part]) if interleaved and part in heads else tensor
+            tensor = unpermute(tensor, heads[part]) if turned else tensor
         yield name, tensor
 
 

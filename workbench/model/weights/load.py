@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from kernels.reference.weights import Weight, unpack
 from workbench.errors import UsageError, WorkbenchError
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_config, shipped_names
@@ -56,9 +57,11 @@ def load_weights(
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
     seed: int = 0,
-) -> dict[str, torch.Tensor]:
+    packed: bool = False,
+) -> dict[str, torch.Tensor | Weight]:
     """Every tensor of `expected_tensors`, in ``dtype`` on ``device``, by its Hugging Face name.
 
+    ``packed``: matrices of a .gguf file stay in its own blocks (`workbench.model.gguf.mapping.read_packed`).
     ``source`` is a folder or a .gguf file and may be None for ``dummy``. Raises WorkbenchError naming the tensors that
     are missing, unexpected or of another shape; UsageError for a model or a format that is not supported.
     """
@@ -68,35 +71,40 @@ def load_weights(
     chosen = "dummy" if source is None else pick_format(source, load_format)
     if chosen == "dummy":
         return dict(dummy_weights(config, seed, dtype, device))
-    loaded: dict[str, torch.Tensor] = {}
+    loaded: dict[str, torch.Tensor | Weight] = {}
     shapes: dict[str, tuple[int, ...]] = {}
-    for name, tensor in _read(Path(str(source)), chosen):
+    for name, tensor in _read(Path(str(source)), chosen, packed):
         if is_buffer(name):
             continue
         shapes[name] = tuple(tensor.shape)
         if name in expected or name == HEAD:
-            loaded[name] = tensor.to(device=device, dtype=dtype)
+            loaded[name] = tensor if isinstance(tensor, Weight) else tensor.to(device=device, dtype=dtype)
     if config.tie_word_embeddings and HEAD in loaded:
         _drop_copied_head(loaded, shapes, str(source))
     check_tensors(expected, shapes, str(source))
     return {name: loaded[name] for name in expected}
 
 
-def _read(source: Path, chosen: str) -> Iterator[tuple[str, torch.Tensor]]:
+def _read(source: Path, chosen: str, packed: bool) -> Iterator[tuple[str, torch.Tensor | Weight]]:
     if chosen == "safetensors":
         return load_safetensors(source)
     from workbench.model.gguf.mapping import iter_tensors
 
-    tensors: Iterator[tuple[str, torch.Tensor]] = iter_tensors(source)
-    return tensors
+    return iter_tensors(source, packed)
 
 
-def _drop_copied_head(loaded: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]], source: str) -> None:
+def _drop_copied_head(
+    loaded: dict[str, torch.Tensor | Weight], shapes: dict[str, tuple[int, ...]], source: str
+) -> None:
     """Some checkpoints store the tied head once more. An identical copy is dropped, another one refused."""
     embedding = loaded.get(EMBEDDING)
-    if embedding is not None and not torch.equal(embedding, loaded[HEAD]):
+    if embedding is not None and not torch.equal(_values(embedding), _values(loaded[HEAD])):
         raise WorkbenchError(
             f"{source} ties its head to the embedding (tie_word_embeddings) but stores another {HEAD}: "
             "one of the two is wrong"
         )
     del loaded[HEAD], shapes[HEAD]
+
+
+def _values(weight: torch.Tensor | Weight) -> torch.Tensor:
+    return unpack(weight) if isinstance(weight, Weight) else weight

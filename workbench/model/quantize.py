@@ -1,0 +1,74 @@
+"""Weights in fewer bits: which scheme keeps what in which format.
+
+W8 and W4 say how weights are stored, A16 and A8 what activations are rounded to where they meet them: whole numbers of
+16 or 8 bits, one scale a token. The head (and an embedding tied to it) stays in 8 bits and always meets 16-bit
+activations; norms and biases stay floats.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from kernels.reference.weights import BLOCK, Weight, pack
+from workbench.errors import UsageError
+from workbench.model.decoder import Weights
+from workbench.model.weights.expected import EMBEDDING, HEAD
+
+
+class Scheme(NamedTuple):
+    body: str
+    """Format of the layers' matrices; empty: as the file stores them."""
+    group: int
+    activation_bits: int
+    meaning: str
+
+
+SCHEMES = {
+    "w8a16": Scheme("q8_0", BLOCK, 16, "8-bit weights with a scale for each 32, 16-bit activations"),
+    "w4a16": Scheme("int4", BLOCK, 16, "4-bit weights with scale and offset for each 32, 16-bit activations"),
+    "w8a8-int8": Scheme("int8", 0, 8, "8-bit weights with a scale a row, 8-bit activations"),
+    "w4a8": Scheme("int4", BLOCK, 8, "4-bit weights with scale and offset for each 32, 8-bit activations"),
+    "gguf": Scheme("", BLOCK, 16, "the GGUF file's own blocks, 16-bit activations"),
+}
+
+
+def quantize(weights: Weights, scheme: str) -> dict[str, str]:
+    """Packs every matrix in place; those that are packed already stay. Returns the format of each matrix.
+
+    A matrix whose rows are no whole groups of 32 becomes ``int8``.
+    """
+    formats: dict[str, str] = {}
+    for name, weight in list(weights.items()):
+        if isinstance(weight, torch.Tensor) and weight.dim() == 2 and SCHEMES[scheme].body:
+            weights[name] = weight = _packed(name, weight, SCHEMES[scheme])
+        if isinstance(weight, Weight):
+            formats[name] = weight.format
+        elif weight.dim() == 2:
+            formats[name] = str(weight.dtype).removeprefix("torch.")
+    return formats
+
+
+def _packed(name: str, matrix: torch.Tensor, scheme: Scheme) -> Weight:
+    wanted = scheme.body
+    if name in (EMBEDDING, HEAD) and wanted == "int4":
+        wanted = "q8_0"
+    if wanted != "int8" and matrix.shape[1] % max(scheme.group, BLOCK):
+        wanted = "int8"
+    return pack(matrix, wanted, scheme.group)
+
+
+def require_scheme(scheme: str, is_gguf: bool, dtype: str, device: torch.device) -> None:
+    """Raises UsageError, with what to do, where a scheme cannot be had."""
+    from kernels.cpu.build import cannot_run
+
+    told = f"quantization={scheme!r}"
+    if device.type != "cpu":
+        raise UsageError(f"{told} runs on CPUs only so far and the model is on {device}: leave it out")
+    if reason := cannot_run():
+        raise UsageError(f"{told} needs the C++ kernels, and they cannot be built: {reason}; use 'none'")
+    if dtype not in ("auto", "float32"):
+        raise UsageError(f"{told} and dtype={dtype!r} both say how weights are kept: leave one of them out")
+    if scheme == "gguf" and not is_gguf:
+        raise UsageError(f"{told} computes with a GGUF file's own blocks and the model is none: use 'w8a16' or 'w4a16'")
