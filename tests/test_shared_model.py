@@ -26,7 +26,7 @@ def serve(engine: Engine, prompt: list[int]) -> list[int]:
 
 
 def test_shared_weights_are_the_same_tensors_and_give_the_same_tokens(llm: LLM, monkeypatch) -> None:
-    monkeypatch.setattr("workbench.llm.load_weights", lambda *_: pytest.fail("weights were loaded again"))
+    monkeypatch.setattr("workbench.llm.load_model", lambda *_: pytest.fail("weights were loaded again"))
     other = LLM(weights_of=llm, block_size=8, num_kv_blocks=20, max_num_seqs=1, max_model_len=60, seed=3)
     assert other.runner.decoder.embedding is llm.runner.decoder.embedding
     assert other.runner.cache is not llm.runner.cache and other.config.model == llm.config.model

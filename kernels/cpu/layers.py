@@ -17,10 +17,10 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """As `kernels.reference.silu_mul`."""
-    rows, width = gate_up.shape
-    result = empty("silu_mul", (rows, width // 2))
-    call("silu_mul", "piip", gate_up, rows, width // 2, result)
-    return result
+    rows, width = gate_up.reshape(-1, gate_up.shape[-1]), gate_up.shape[-1] // 2
+    result = empty("silu_mul", (len(rows), width))
+    call("silu_mul", "piip", rows, len(rows), width, result)
+    return result.view(*gate_up.shape[:-1], width)
 
 
 def rope_and_write(

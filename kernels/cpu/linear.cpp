@@ -6,12 +6,23 @@ namespace {
 
 constexpr int FEW = 12;  // rows up to which weights are multiplied as they are read
 
+// Eight numbers, or as many as there are and zeros.
+inline v8 load_some(const float* x, int count) {
+    if (count >= 8) return load(x);
+    v8 some = {};
+    for (int i = 0; i < count; i++) some[i] = x[i];
+    return some;
+}
+
 // x · most / max |x|, to the nearest, so one step is worth max |x| / most. A row of zeros stays zero.
 void round_row(const float* x, int in, float most, const Rounded& to, int row) {
-    float top = 0.0f;
-    for (int i = 0; i < in; i++) top = std::max(top, std::fabs(x[i]));
-    const float factor = top > 0.0f ? most / top : 0.0f;
-    to.scales[row] = top / most;
+    v8 tops = {}, nothing = {};  // nothing times what is not finite is not a number, and then the row's scale is none
+    for (int i = 0; i < in; i += 8) {
+        const v8 some = load_some(x + i, in - i), size = some < 0 ? -some : some;
+        tops = size > tops ? size : tops, nothing += some * all(0.0f);
+    }
+    const float top = largest((const float*)&tops, 8), factor = top > 0.0f ? most / top : 0.0f;
+    to.scales[row] = top / most + sum(nothing);
     const int first = row / TOGETHER * TOGETHER, apart = to.rows_of(first) * BLOCK;
     int16_t* numbers = to.group(first) + (row - first) * BLOCK;
     float* sums = to.group_sums(first) + row - first;
@@ -20,10 +31,7 @@ void round_row(const float* x, int in, float most, const Rounded& to, int row) {
         alignas(32) int32_t whole[BLOCK];
         for (int i = 0; i < BLOCK; i += 8) {
             const int at = b * BLOCK + i;
-            v8 some = {};
-            if (at + 8 <= in) some = load(x + at);
-            else for (int j = at; j < in; j++) some[j - at] = x[j];
-            const i8 rounded = nearest(some * all(factor));
+            const i8 rounded = nearest(load_some(x + at, in - at) * all(factor));
             store(whole + i, rounded), total += rounded;
         }
         for (int i = 0; i < 16; i++) numbers[i] = int16_t(whole[2 * i]), numbers[16 + i] = int16_t(whole[2 * i + 1]);

@@ -15,13 +15,14 @@ STRETCH = 384
 
 def quantize_rows(x: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Each row rounded to whole numbers: ``x ≈ xq · scale``, scale = max |x| / `LARGEST`; a row of zeros stays zero.
+    A row that holds something not finite has a scale that is not a number.
 
     x ``[rows, in]`` float32; returns int16 ``[rows, in]`` and float32 ``[rows]``.
     """
     most = torch.tensor(float(LARGEST[bits]))  # a number over a tensor would be its reciprocal times the number
     top = x.abs().amax(-1, keepdim=True)
     factor = torch.where(top > 0, most / top, 0.0)
-    return (x * factor).round().short(), (top / most)[:, 0]
+    return (x * factor).round().short(), (top / most)[:, 0] + (x * 0).sum(-1)
 
 
 def linear(

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import kernels
+from kernels.reference.weights import float_weight
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -83,9 +84,22 @@ def test_write_kv_converts_to_the_cache_s_dtype() -> None:
     assert torch.equal(cache[1, 1], kv[0].bfloat16())
 
 
-OPERATIONS = ["rms_norm", "rotary_embedding", "silu_mul", "write_kv", "paged_attention"]
+OPERATIONS = [
+    "embedding", "linear", "rms_norm", "rotary_embedding", "rope_and_write", "silu_mul", "write_kv", "paged_attention",
+]  # fmt: skip
 ONE = torch.ones(1, 2, 2)
 CALLS = {
+    "embedding": lambda maker: kernels.embedding(float_weight(ONE[0]), torch.tensor([1]), maker=maker),
+    "linear": lambda maker: kernels.linear(ONE[0], float_weight(ONE[0]), maker=maker),
+    "rope_and_write": lambda maker: kernels.rope_and_write(
+        torch.ones(1, 6),
+        torch.tensor([0]),
+        ONE[0, :, :1],
+        ONE[0, :, :1],
+        torch.tensor([0]),
+        torch.zeros(1, 1, 2, 1, 2),
+        maker=maker,
+    ),
     "rms_norm": lambda maker: kernels.rms_norm(ONE, torch.ones(2), 1e-5, maker=maker),
     "rotary_embedding": lambda maker: kernels.rotary_embedding(ONE.clone(), ONE[:, 0, :1], ONE[:, 0, :1], maker=maker),
     "silu_mul": lambda maker: kernels.silu_mul(ONE, maker=maker),
@@ -110,7 +124,7 @@ def test_makers_by_name(op: str) -> None:
 
 
 def test_an_unknown_operation_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="unknown operation 'softmax'; there are rms_norm, "):
+    with pytest.raises(ValueError, match="unknown operation 'softmax'; there are embedding, linear, "):
         kernels.available("softmax")
 
 

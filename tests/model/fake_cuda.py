@@ -6,6 +6,7 @@ one JSON object: for the true code and for each seeded bug, None or the error.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import json
 import sys
@@ -20,10 +21,13 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from tests.model.bare_runner import open_runner, request
+from tests.model.fake_recorder import FakeRecorder, FixedShapes
 from workbench.attention import sdpa
 from workbench.attention.registry import BACKENDS
+from workbench.model import captured as captured_step
 from workbench.model import kv_cache, logprobs, penalties, rope, sampling
 from workbench.model.architecture import RopeScaling
+from workbench.model.captured import CapturedSteps
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_config
 from workbench.model.decoder import Batch
@@ -87,17 +91,36 @@ def run(backends: Iterable[str]) -> None:
         for backend in backends:
             runner = open_runner(model_config(), backend, CUDA, torch.float32)
             for plan in plans():
+                captured(runner, plan)
                 _, logits = runner.forward(plan, runner.prepare(plan))
                 sampling_requests = [item.request for item in plan.scheduled if item.samples]
                 assert logits is not None and logits.shape == (len(sampling_requests), runner.decoder.config.vocab_size)
                 chosen = sampling.sample(logits, sampling_requests)
                 for name, tensor in (("logits", logits), ("chosen", chosen), ("cache", runner.cache.storage)):
                     assert tensor.device == CUDA, f"{name} came out on device {tensor.device}"
+        assert CAPTURED, "no step was captured"
         try:
             logprobs.logprobs_of(logits, list(range(len(logits))), 5)
         except DataDependentOutputException:
             return  # Asked for values, as it must at its end: everything before that stayed on the device.
         raise AssertionError("logprobs_of never came to its end")
+
+
+def captured(runner: ModelRunner, plan: StepPlan) -> None:
+    """The plan as a captured step, if it is one: recorded, replayed, and filled up to a larger bucket."""
+    other = ModelRunner(copy.copy(runner.decoder), runner.cache, runner.cost)
+    other.decoder.attention = FixedShapes()
+    steps = CapturedSteps(other.decoder, other.cache, FakeRecorder(), [2, 32], 256)
+    if not steps.serves(plan):
+        return
+    for _ in range(2):
+        logits = steps.run(plan)
+        assert logits.device == CUDA, f"captured logits came out on device {logits.device}"
+    CAPTURED.append(len(plan.scheduled))
+
+
+CAPTURED: list[int] = []
+"""Sizes of the batches that were captured."""
 
 
 class Forgetful:
@@ -126,6 +149,7 @@ BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "attention slots and masks": lambda: forgets_device(sdpa),
     "penalties": lambda: forgets_device(penalties),
     "random numbers": lambda: forgets_device(sampling),
+    "captured step": lambda: forgets_device(captured_step),
     "logprobs": lambda: forgets_device(logprobs),
 }
 """Each leaves what it names on the CPU."""
