@@ -18,6 +18,7 @@ from workbench.engine.clock import Clock, WallClock
 from workbench.engine.engine import Engine
 from workbench.engine.request import Request
 from workbench.errors import UsageError
+from workbench.fast import load_fastest
 from workbench.interrupts import SafeInterrupts
 from workbench.loading import load_model
 from workbench.machine import free_memory, keep_freed_memory
@@ -102,7 +103,11 @@ class LLM:
         attention = attention_backend(config.attention_backend, heads)
         if weights_of is None:
             self.tokenizer = _tokenizer(config, source)
-            loaded = load_model(config, self.model_config, source, dtype, device)
+            if config.quantization == "fast":
+                encode = self.tokenizer.encode if self.tokenizer else None
+                loaded = load_fastest(config, self.model_config, source, dtype, device, encode)
+            else:
+                loaded = load_model(config, self.model_config, source, dtype, device)
             self.quantization, self.weights_fingerprint = loaded.quantization, loaded.fingerprint
             decoder = loaded.decoder(attention, max_model_len)
         else:

@@ -45,7 +45,10 @@ class LoadedModel:
 def load_model(
     config: EngineConfig, model_config: ModelConfig, source: Path | str, dtype: torch.dtype, device: torch.device
 ) -> LoadedModel:
-    """Loads weights as ``config.quantization`` says. Raises UsageError for a format that cannot be had here."""
+    """Loads weights as ``config.quantization`` says; ``fast`` is the affair of `workbench.fast`.
+
+    Raises UsageError for a format that cannot be had here.
+    """
     wanted = {"auto": "none"}.get(config.quantization, config.quantization)
     is_gguf = isinstance(source, Path) and source.suffix.lower() == ".gguf"
     if wanted != "none":

@@ -57,16 +57,21 @@ def _build() -> ctypes.CDLL:
     if compiler is None:
         raise CannotBuild("no C++ compiler found (c++ or g++)")
     command = [compiler, *FLAGS, *BUILDS[build]]
-    digest = hashlib.sha256("\0".join(command).encode())
-    for path in (*sources(), *sorted(FOLDER.glob("*.h"))):
-        digest.update(path.read_bytes())
-    target = _home() / "kernels" / f"{build}-{digest.hexdigest()[:16]}.so"
+    target = _home() / "kernels" / f"{build}-{digest(*command)[:16]}.so"
     if not target.exists():
         _compile(command, target)
     try:
         return ctypes.CDLL(str(target))
     except OSError as error:
         raise CannotBuild(f"{target.name} cannot be loaded: {error}") from None
+
+
+def digest(*more: str) -> str:
+    """Of all sources, and of ``more``."""
+    found = hashlib.sha256("\0".join(more).encode())
+    for path in (*sources(), *sorted(FOLDER.glob("*.h"))):
+        found.update(path.read_bytes())
+    return found.hexdigest()
 
 
 def sources() -> list[Path]:

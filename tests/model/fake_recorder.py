@@ -30,7 +30,7 @@ class FakeRecorder:
 
 
 class FixedShapes:
-    """Decode attention whose operations do not depend on lengths: every place of the block tables is read and masked."""
+    """Decode attention whose operations do not depend on lengths: all places of the tables are read and masked."""
 
     name = "fixed"
     capturable = True

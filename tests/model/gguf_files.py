@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -42,8 +43,13 @@ def interleave(rows: np.ndarray, heads: int) -> np.ndarray:
 
 
 def write_gguf(
-    path: Path, model: PreTrainedModel, arch: str, kind: str = "F32", rope_freqs: torch.Tensor | None = None
+    path: Path,
+    model: PreTrainedModel,
+    arch: str,
+    kind: str | Callable[[str], str] = "F32",
+    rope_freqs: torch.Tensor | None = None,
 ):
+    """``kind``: the storage type of all matrices, or a function from a tensor's GGUF name to it."""
     config = model.config
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name("tiny")
@@ -70,7 +76,7 @@ def write_gguf(
         for part, count in heads.items():
             if arch == "llama" and part in target:
                 rows = interleave(rows, count)
-        packed = kind if rows.ndim == 2 else "F32"
+        packed = "F32" if rows.ndim != 2 else kind if isinstance(kind, str) else kind(target)
         data = gguf.quantize(np.ascontiguousarray(rows), gguf.GGMLQuantizationType[packed])
         writer.add_tensor(target, data, raw_dtype=gguf.GGMLQuantizationType[packed])
     writer.write_header_to_file()

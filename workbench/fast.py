@@ -1,0 +1,173 @@
+"""``quantization="fast"``: the weight format that decodes fastest here without losing anything that shows.
+
+What a format loses is measured: the Kullback-Leibler divergence of its next-token distributions from float32's on a
+fixed text, KL(float32 ‖ format), in nats a token. How fast it is, is measured too: decode steps of one request. Both
+are kept in ``WORKBENCH_HOME`` for the same weights, kernels and processor, so that only the first time takes a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from kernels.cpu.build import digest
+from workbench.attention.interface import Heads
+from workbench.attention.registry import attention_backend
+from workbench.config import EngineConfig
+from workbench.engine.request import Request
+from workbench.files import write_atomically
+from workbench.loading import LoadedModel, load_scheme
+from workbench.machine import cpu_name, num_cpus
+from workbench.model.captured import captured_steps
+from workbench.model.config import ModelConfig
+from workbench.model.cost import StepCost
+from workbench.model.kv_cache import KVCache
+from workbench.model.quantize import SCHEMES, require_scheme
+from workbench.model.runner import ModelRunner
+from workbench.model.store import home
+from workbench.plan import Scheduled, StepPlan
+from workbench.sampling_params import SamplingParams
+
+MOST_LOSS = 2e-3
+"""KL in nats a token that nobody sees: an eighth of what 8-bit activations cost the course's model."""
+TEXT_TOKENS = 384
+STEPS = 24
+CONTEXT = 128
+"""Tokens before the timed decode steps."""
+
+
+class Tried(NamedTuple):
+    """What one format does here."""
+
+    scheme: str
+    kl: float
+    """Nats a token."""
+    step_ms: float
+    """Median decode step of one request."""
+
+
+def load_fastest(
+    config: EngineConfig,
+    model_config: ModelConfig,
+    source: Path | str,
+    dtype: torch.dtype,
+    device: torch.device,
+    encode: Callable[[str], list[int]] | None,
+) -> LoadedModel:
+    """The model in the fastest format within `MOST_LOSS`. ``encode``: the tokenizer's; None: random tokens are scored.
+
+    Raises UsageError where no other format than float32 can be had (not a CPU, no compiler, 16-bit weights asked for).
+    """
+    require_scheme("fast", False, config.dtype, device)
+    file = home() / "fast.json"
+    kept, key = _read(file), _key(config, source)
+    if key not in kept:
+        kept[key] = [list(one) for one in _try_all(config, model_config, source, dtype, device, encode)]
+        _write(file, kept)
+    tried = [Tried(*one) for one in kept[key]]
+    best = choose(tried)
+    return load_scheme(config, model_config, source, dtype, device, best.scheme, why(tried, best))
+
+
+def choose(tried: list[Tried]) -> Tried:
+    """The fastest of those that lose little enough; float32 loses nothing, so there is always one."""
+    return min((one for one in tried if one.kl <= MOST_LOSS), key=lambda one: one.step_ms)
+
+
+def why(tried: list[Tried], best: Tried) -> str:
+    """The choice in words, with what was measured of the others."""
+    rows = [f"{one.scheme} {one.step_ms:.1f} ms, KL {one.kl:.1e}" for one in tried]
+    return f"{best.scheme} is the fastest with KL ≤ {MOST_LOSS:g} of a decode step here: {'; '.join(rows)}"
+
+
+def _try_all(
+    config: EngineConfig,
+    model_config: ModelConfig,
+    source: Path | str,
+    dtype: torch.dtype,
+    device: torch.device,
+    encode: Callable[[str], list[int]] | None,
+) -> list[Tried]:
+    is_gguf = isinstance(source, Path) and source.suffix.lower() == ".gguf"
+    text = _text(model_config, encode)
+    reference: torch.Tensor | None = None
+    tried = []
+    for scheme in ("none", *SCHEMES):
+        if scheme == "gguf" and not is_gguf:
+            continue
+        loaded = load_scheme(config, model_config, source, dtype, device, scheme, "tried")
+        runner = _runner(loaded, len(text))
+        logits = runner.logits(text).log_softmax(-1)
+        reference = logits if reference is None else reference
+        tried.append(Tried(scheme, kl_divergence(reference, logits), 1e3 * _step_seconds(runner, text)))
+    return tried
+
+
+def kl_divergence(reference: torch.Tensor, other: torch.Tensor) -> float:
+    """Mean KL(reference ‖ other) of rows of log probabilities ``[rows, vocab]``, in nats."""
+    rows = [(r.double().exp() * (r.double() - o.double())).sum() for r, o in zip(reference, other, strict=True)]
+    return float(torch.stack(rows).mean().clamp_min(0))
+
+
+def _text(model_config: ModelConfig, encode: Callable[[str], list[int]] | None) -> list[int]:
+    length = min(TEXT_TOKENS, model_config.max_position_embeddings)
+    if encode is None:
+        generator = torch.Generator().manual_seed(0)
+        return torch.randint(0, model_config.vocab_size, (length,), generator=generator).tolist()
+    from workbench.text.default_text import DEFAULT_TEXT
+
+    return encode(DEFAULT_TEXT)[:length]
+
+
+def _runner(loaded: LoadedModel, num_tokens: int) -> ModelRunner:
+    shape, cpu, f32 = loaded.model_config, torch.device("cpu"), torch.float32
+    heads = Heads(shape.num_heads, shape.num_kv_heads, shape.head_dim, f32, cpu, f32)
+    decoder = loaded.decoder(attention_backend("auto", heads), num_tokens)
+    cache = KVCache(shape, -(-num_tokens // 16), 16, f32, cpu)
+    return ModelRunner(decoder, cache, StepCost(shape, 0, 0), captured=captured_steps(decoder, cache, 1, num_tokens))
+
+
+@torch.inference_mode()
+def _step_seconds(runner: ModelRunner, text: list[int]) -> float:
+    """Median of decode steps of one request after part of the text."""
+    begin = min(CONTEXT, len(text) // 2)
+    request = Request("timed", text, SamplingParams(temperature=0), max_num_tokens=len(text) + 1)
+    request.block_table = list(range(runner.cache.num_blocks))
+    times = []
+    for position in range(begin, min(begin + STEPS, len(text))):
+        start = time.perf_counter()
+        runner.execute(StepPlan([Scheduled(request, position, 1, "decode", True)]))
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _key(config: EngineConfig, source: Path | str) -> str:
+    """The same weights, kernels and processor: what was measured for one holds for the other."""
+    parts = [str(source), config.load_format, str(config.seed), digest(), cpu_name(), str(num_cpus())]
+    parts += [str(torch.get_num_threads()), str(TEXT_TOKENS)]
+    if isinstance(source, Path):
+        files = [source] if source.is_file() else sorted(source.glob("*.safetensors"))
+        parts += [f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _read(file: Path) -> dict[str, list[list[str | float]]]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        good = {key: [Tried(str(s), float(kl), float(ms)) for s, kl, ms in rows] for key, rows in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+    return {key: [list(one) for one in rows] for key, rows in good.items() if any(one.scheme == "none" for one in rows)}
+
+
+def _write(file: Path, kept: dict[str, list[list[str | float]]]) -> None:
+    with contextlib.suppress(OSError):  # then it is measured again next time
+        write_atomically(file, json.dumps(kept, indent=1))
