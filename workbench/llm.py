@@ -23,7 +23,7 @@ from workbench.interrupts import SafeInterrupts
 from workbench.loading import load_model
 from workbench.machine import free_memory, keep_freed_memory
 from workbench.model import store
-from workbench.model.captured import captured_steps
+from workbench.model.captured import captured_steps, tape_recorder
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_names
 from workbench.model.cost import StepCost
@@ -128,8 +128,11 @@ class LLM:
         clock = clock or WallClock()
         body_bytes, head_bytes = decoder.weight_bytes
         cost = StepCost(self.model_config, body_bytes + head_bytes, kv_bytes, head_bytes)
-        captured = None if config.enforce_eager else captured_steps(decoder, cache, config.max_num_seqs, max_model_len)
-        self.runner = ModelRunner(decoder, cache, cost, clock.now, captured)
+        captured, recorder = None, None
+        if not config.enforce_eager:
+            captured = captured_steps(decoder, cache, config.max_num_seqs, max_model_len)
+            recorder = tape_recorder(decoder, config.max_num_batched_tokens)
+        self.runner = ModelRunner(decoder, cache, cost, clock.now, captured, recorder)
         self.engine = self._open_engine(self.config, clock)
 
     def new_engine(self, **options: Any) -> Engine:

@@ -51,6 +51,16 @@ class TapeRecorder:
         return Recorded(tape.run, result)
 
 
+    def once(self, run: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Carries out a step of any kind as one call: its threads meet hundreds of times without being woken each time.
+
+        The result lies in the scratch and is overwritten by the next step.
+        """
+        recorded = self.record(run)
+        recorded.replay()
+        return recorded.result
+
+
 class CapturedSteps:
     """Decode steps of one decoder over one cache, by bucket.
 
@@ -130,11 +140,17 @@ class CapturedSteps:
         self._lengths[:size] = torch.tensor([start + 1 for start in starts], dtype=torch.int32)
 
 
+def tape_recorder(decoder: Decoder, rows: int) -> TapeRecorder | None:
+    """Who records steps of at most so many tokens on a CPU; None where our kernels do not compute all of a step."""
+    return TapeRecorder(rows) if decoder.attention.capturable and suits(decoder.norm) else None
+
+
 def captured_steps(decoder: Decoder, cache: KVCache, max_num_seqs: int, max_model_len: int) -> CapturedSteps | None:
     """Who carries out decode steps on this device; None where nothing can be recorded.
 
     On a CPU each size of a batch has a tape of its own, made in milliseconds when it is first needed.
     """
-    if not (decoder.attention.capturable and suits(decoder.norm) and cache.storage.device.type == "cpu"):
+    recorder = tape_recorder(decoder, max_num_seqs)
+    if recorder is None:
         return None
-    return CapturedSteps(decoder, cache, TapeRecorder(max_num_seqs), range(1, max_num_seqs + 1), max_model_len)
+    return CapturedSteps(decoder, cache, recorder, range(1, max_num_seqs + 1), max_model_len)

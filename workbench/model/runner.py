@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from workbench.attention.interface import AttentionBatch
-from workbench.model.captured import CapturedSteps
+from workbench.model.captured import CapturedSteps, TapeRecorder
 from workbench.model.cost import StepCost
 from workbench.model.decoder import Batch, Decoder
 from workbench.model.kv_cache import KVCache, move_blocks
@@ -38,13 +38,16 @@ class ModelRunner:
         cost: StepCost,
         now: Callable[[], float] = time.perf_counter,
         captured: CapturedSteps | None = None,
+        recorder: TapeRecorder | None = None,
     ) -> None:
-        """``now``: seconds, for the phases of a step. ``captured``: who carries out decode steps; None: nobody else."""
+        """``now``: seconds, for the phases of a step. ``captured``: who carries out decode steps, and ``recorder``: who
+        carries out all others in one call; None: they are carried out operation by operation."""
         self.decoder = decoder
         self.cache = cache
         self.cost = cost
         self.now = now
         self.captured = captured
+        self.recorder = recorder
         self.stores = {"pool": cache}
         """By the names that a `Move` gives them."""
 
@@ -115,7 +118,10 @@ class ModelRunner:
         request has caught up.
         """
         self.cache.copy_blocks(plan.copies)
-        hidden = self.decoder.forward(batch, self.cache)
+        if self.recorder is None:
+            hidden = self.decoder.forward(batch, self.cache)
+        else:
+            hidden = self.recorder.once(lambda: self.decoder.forward(batch, self.cache))
         logits = self.decoder.logits(hidden[batch.sampled_rows]) if any(i.samples for i in plan.scheduled) else None
         return hidden, logits
 
