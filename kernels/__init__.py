@@ -18,6 +18,7 @@ from kernels.cpu import layers as cpu_layers
 from kernels.cpu import linear as cpu_linear
 from kernels.cpu.build import cannot_run
 from kernels.cpu.native import suits
+from kernels.cpu.panels import Panels
 from kernels.reference.weights import Weight
 
 MAKERS = ("reference", "triton", "cpu")
@@ -56,7 +57,7 @@ def _maker(op: str, maker: str, *tensors: torch.Tensor) -> Callable[..., Any]:
     return made[maker]
 
 
-def embedding(weight: Weight, token_ids: torch.Tensor, *, maker: str = "auto") -> torch.Tensor:
+def embedding(weight: Weight | Panels, token_ids: torch.Tensor, *, maker: str = "auto") -> torch.Tensor:
     """See `kernels.reference.embedding`; the C++ kernel gives float32 whatever the weight is."""
     if maker == "auto" and (weight.data.device.type != "cpu" or cannot_run()):
         maker = "reference"
@@ -65,7 +66,7 @@ def embedding(weight: Weight, token_ids: torch.Tensor, *, maker: str = "auto") -
 
 def linear(
     x: torch.Tensor,
-    weight: Weight,
+    weight: Weight | Panels,
     bias: torch.Tensor | None = None,
     activation_bits: int = 16,
     *,

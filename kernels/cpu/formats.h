@@ -1,98 +1,42 @@
-// How weights are stored, and how each format is read.
+// How weights [out, in] lie in memory.
 //
-// A matrix is [out, in], row by row. Float formats are arrays of their elements. The whole-number formats hold a row in
-// blocks of 32 numbers q that stand for q · scale + offset:
+// Floats lie row by row. Whole numbers lie in panels of sixteen outputs, so that one load serves sixteen results, nothing
+// is added across a register, and every batch reads memory in one straight line. A panel holds pairs of neighbours along
+// `in`: A is the vector of sixteen numbers out 0: (k, k+1), out 1: (k, k+1), … out 7, B the same of outs 8 … 15.
 //
-//   int8   one scale a row (float, beside the numbers); rows are filled up with zeros to whole blocks
-//   int4   planar: 16 bytes a block (low halves are its first 16 numbers), beside them a scale and an offset (two halves)
-//          for each group of 32 or 64 numbers
-//   q8_0   GGUF: half scale, 32 bytes
-//   q4_0   GGUF: half scale, 16 bytes of q + 8
-//   q4_1   GGUF: half scale, half offset, 16 bytes
+//   8 bits: 32 bytes a pair of k; byte 2i is number i of A, byte 2i + 1 number i of B
+//   4 bits: 32 bytes two pairs of k; 16-bit word i is A | B << 4 | next A << 8 | next B << 12, each at number i
+//
+// Beside them, for each panel and group of numbers along `in`: sixteen scales (halves), then sixteen offsets if there are
+// any. Instead of stored offsets all may be −8 scales (numbers that were shifted to be positive). Or one float scale an
+// output, for the whole row. `in` is filled up to whole blocks of 32, `out` to whole panels, with zeros.
 #pragma once
 
 #include "vector.h"
 
-enum Format { F32, F16, BF16, INT8, INT4, Q8_0, Q4_0, Q4_1 };
+enum Format { F32, F16, BF16, WHOLE };
 
 constexpr int BLOCK = 32;
 constexpr int AHEAD = 1024;  // bytes that are asked for before they are needed
+constexpr int OUTPUTS = 16;
+
+enum Offsets { NONE, STORED, MINUS_EIGHT };
 
 struct Weight {
     int format, out, in;
-    int group;  // of int4: numbers that share a scale
     const char* data;
-    const char* scales;  // of int8 and int4
-    int64_t row_bytes;
+    int64_t row_bytes;  // floats
+    // whole numbers:
+    int bits, group_blocks, offsets;  // group_blocks: blocks that share a scale; 0: one scale an output
+    const char* scales;
 
     const char* row(int n) const { return data + n * row_bytes; }
     int blocks() const { return (in + BLOCK - 1) / BLOCK; }
-};
-
-// Each reader knows one whole-number format: `numbers` unpacks block b of a row, `scales` gives that block's scale and
-// offset. WHOLE_ROW: there is one scale a row, to be applied at the end.
-
-struct Scales {
-    float scale, offset;
-};
-
-struct Int8 {
-    static constexpr bool WHOLE_ROW = true, OFFSET = false;
-    const int8_t* at;
-    float row_scale;
-    Int8(const Weight& w, int n) : at((const int8_t*)w.row(n)), row_scale(((const float*)w.scales)[n]) {}
-    void fetch(int b) const { __builtin_prefetch(at + b * BLOCK + AHEAD); }
-    Halves numbers(int b) const { return from_bytes(at + b * BLOCK); }
-    Scales scales(int) const { return {1.0f, 0.0f}; }
-};
-
-template <int GROUP>
-struct Int4 {
-    static constexpr bool WHOLE_ROW = false, OFFSET = true;
-    static constexpr float row_scale = 1.0f;
-    const uint8_t* at;
-    const half* pairs;
-    Int4(const Weight& w, int n)
-        : at((const uint8_t*)w.row(n)), pairs((const half*)w.scales + int64_t(n) * (w.in / GROUP) * 2) {}
-    void fetch(int b) const { __builtin_prefetch(at + b * 16 + AHEAD); }
-    Halves numbers(int b) const { return from_nibbles(at + b * 16); }
-    Scales scales(int b) const { return both(pairs + b / (GROUP / BLOCK) * 2); }
-    static Scales both(const half* p) { return {to_float(p[0]), to_float(p[1])}; }
-};
-
-template <int BYTES, int HEAD>  // of a block, of what stands before its numbers
-struct Gguf {
-    static constexpr bool WHOLE_ROW = false, OFFSET = HEAD == 4;
-    static constexpr float row_scale = 1.0f;
-    const char* at;
-    Gguf(const Weight& w, int n) : at(w.row(n)) {}
-    void fetch(int b) const { __builtin_prefetch(at + b * BYTES + AHEAD); }
-    Halves numbers(int b) const {
-        const char* from = at + b * BYTES + HEAD;
-        if (BYTES == 34) return from_bytes((const int8_t*)from);
-        Halves found = from_nibbles((const uint8_t*)from);
-        if (!OFFSET) found.even -= 8, found.odd -= 8;
-        return found;
+    int block_bytes() const { return OUTPUTS * BLOCK * bits / 8; }
+    const char* panel(int p) const { return data + int64_t(p) * blocks() * block_bytes(); }
+    const half* group_scales(int p, int block) const {
+        const int groups = blocks() / group_blocks, step = offsets == STORED ? 2 * OUTPUTS : OUTPUTS;
+        return (const half*)scales + (int64_t(p) * groups + block / group_blocks) * step;
     }
-    Scales scales(int b) const {
-        const char* from = at + b * BYTES;
-        return {to_float(load_as<half>(from)), OFFSET ? to_float(load_as<half>(from + 2)) : 0.0f};
-    }
+    float row_scale(int n) const { return group_blocks ? 1.0f : ((const float*)scales)[n]; }
 };
-
-typedef Gguf<34, 2> Gguf8;
-typedef Gguf<18, 2> Gguf4;
-typedef Gguf<20, 4> Gguf4Offset;
-
-// Calls f with the reader of a whole-number weight's format as its template argument.
-#define WITH_READER(weight, f, ...)                                                                  \
-    switch ((weight).format) {                                                                       \
-        case INT8: f<Int8>(__VA_ARGS__); break;                                                      \
-        case INT4:                                                                                   \
-            if ((weight).group == 32) f<Int4<32>>(__VA_ARGS__);                                      \
-            else f<Int4<64>>(__VA_ARGS__);                                                           \
-            break;                                                                                   \
-        case Q8_0: f<Gguf8>(__VA_ARGS__); break;                                                     \
-        case Q4_0: f<Gguf4>(__VA_ARGS__); break;                                                     \
-        default: f<Gguf4Offset>(__VA_ARGS__);                                                        \
-    }

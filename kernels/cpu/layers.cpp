@@ -38,14 +38,24 @@ void embed_floats(const Weight& w, int64_t token, float* out) {
     for (int i = 0; i < w.in; i++) out[i] = to_float(from[i]);
 }
 
-template <class Reader>
-void embed_numbers(const Weight& w, int64_t token, float* out) {
-    const Reader reader(w, int(token));
-    for (int b = 0; b < w.blocks(); b++) {
-        const Halves found = reader.numbers(b);
-        const Scales scales = reader.scales(b);
-        for (int i = 0; i < std::min(BLOCK, w.in - b * BLOCK); i++)
-            out[b * BLOCK + i] = (i % 2 ? found.odd : found.even)[i / 2] * (scales.scale * reader.row_scale) + scales.offset;
+// From a panel: of each pair and word only this output's numbers.
+void embed_whole(const Weight& w, int64_t token, float* out) {
+    const int panel = int(token / OUTPUTS), n = int(token % OUTPUTS), side = n / 8, place = n % 8 * 2;
+    const char* data = w.panel(panel);
+    for (int k = 0; k < w.in; k++) {
+        const int block = k / BLOCK, pair = k % BLOCK / 2, i = place + k % 2;
+        const char* at = data + int64_t(block) * w.block_bytes();
+        int number;
+        if (w.bits == 8) number = ((const int8_t*)at)[pair * 32 + 2 * i + side];
+        else number = load_as<uint16_t>(at + pair / 2 * 32 + 2 * i) >> (pair % 2 * 8 + side * 4) & 15;
+        if (w.group_blocks == 0) {
+            out[k] = number * w.row_scale(int(token));
+            continue;
+        }
+        const half* scales = w.group_scales(panel, block);
+        const float scale = to_float(scales[n]);
+        const float offset = w.offsets == STORED ? to_float(scales[OUTPUTS + n]) : w.offsets == NONE ? 0.0f : -8.0f * scale;
+        out[k] = number * scale + offset;
     }
 }
 
@@ -123,22 +133,30 @@ void silu_mul(Tape* tape, int threads, const float* gate_up, int rows, int width
            }});
 }
 
-void embed(Tape* tape, int threads, int format, int out, int in, int group, const char* data, int64_t row_bytes,
-           const char* scales, const int64_t* tokens, int rows, float* result) {
-    const Weight w{format, out, in, group, data, scales, row_bytes};
-    submit(tape, crew_for(int64_t(rows) * in, threads), {[=](Share& share) {
-               share.take(rows, grain(in), [&](int begin, int end) {
+static void embed(Tape* tape, int threads, const Weight& w, const int64_t* tokens, int rows, float* result) {
+    submit(tape, crew_for(int64_t(rows) * w.in, threads), {[=](Share& share) {
+               share.take(rows, grain(w.in), [&](int begin, int end) {
                    for (int64_t r = begin; r < end; r++) {
-                       float* to = result + r * in;
-                       switch (format) {
+                       float* to = result + r * w.in;
+                       switch (w.format) {
                            case F32: embed_floats<float>(w, tokens[r], to); break;
                            case F16: embed_floats<half>(w, tokens[r], to); break;
                            case BF16: embed_floats<bfloat>(w, tokens[r], to); break;
-                           default: WITH_READER(w, embed_numbers, w, tokens[r], to)
+                           default: embed_whole(w, tokens[r], to);
                        }
                    }
                });
            }});
+}
+
+void embed_from_floats(Tape* tape, int threads, int format, int out, int in, const char* data, int64_t row_bytes,
+                       const int64_t* tokens, int rows, float* result) {
+    embed(tape, threads, {format, out, in, data, row_bytes, 0, 0, NONE, nullptr}, tokens, rows, result);
+}
+
+void embed_from_whole(Tape* tape, int threads, int out, int in, const char* data, int bits, int group_blocks,
+                      int offsets, const char* scales, const int64_t* tokens, int rows, float* result) {
+    embed(tape, threads, {WHOLE, out, in, data, 0, bits, group_blocks, offsets, scales}, tokens, rows, result);
 }
 
 void rope_and_write(Tape* tape, int threads, float* qkv, const int64_t* positions, const float* cos, const float* sin,

@@ -27,29 +27,33 @@ void round_row(const float* x, int in, float most, const Rounded& to, int row) {
     int16_t* numbers = to.group(first) + (row - first) * BLOCK;
     float* sums = to.group_sums(first) + row - first;
     for (int b = 0; b * BLOCK < in; b++, numbers += apart, sums += TOGETHER) {
+        typedef int16_t s8 __attribute__((vector_size(16)));
         i8 total = {};
-        alignas(32) int32_t whole[BLOCK];
         for (int i = 0; i < BLOCK; i += 8) {
             const int at = b * BLOCK + i;
             const i8 rounded = nearest(load_some(x + at, in - at) * all(factor));
-            store(whole + i, rounded), total += rounded;
+            store(numbers + i, __builtin_convertvector(rounded, s8)), total += rounded;
         }
-        for (int i = 0; i < 16; i++) numbers[i] = int16_t(whole[2 * i]), numbers[16 + i] = int16_t(whole[2 * i + 1]);
         *sums = float(sum(total));
     }
 }
 
 void multiply(const Product& product, Share& share) {
-    if (product.rows <= FEW) {
+    const bool whole = product.weight.format == WHOLE;
+    const int panels = (product.weight.out + OUTPUTS - 1) / OUTPUTS;
+    if (!whole && product.rows <= FEW) {
         const int grain = std::clamp(product.weight.out / 16 / 4 * 4, 16, 128);
         share.take(product.weight.out, grain, [&](int begin, int end) { few_rows(product, begin, end); });
         return;
     }
-    const int panels = (product.weight.out + OUTPUTS - 1) / OUTPUTS;
     const int stretches = (product.rows + MOST_ROWS - 1) / MOST_ROWS;
-    share.take(panels * stretches, 1, [&](int piece, int) {
-        const int first = piece / panels * MOST_ROWS;
-        many_rows(product, first, std::min(MOST_ROWS, product.rows - first), piece % panels * OUTPUTS);
+    const int grain = product.rows <= FEW ? std::clamp(panels / 16, 1, 8) : 1;
+    share.take(panels * stretches, grain, [&](int begin, int end) {
+        for (int piece = begin; piece < end; piece++) {
+            const int first = piece / panels * MOST_ROWS, count = std::min(MOST_ROWS, product.rows - first);
+            if (whole) whole_rows(product, first, count, piece % panels);
+            else many_rows(product, first, count, piece % panels * OUTPUTS);
+        }
     });
 }
 
@@ -59,21 +63,23 @@ extern "C" {
 
 void linear_floats(Tape* tape, int threads, int format, int out, int in, const char* data, int64_t row_bytes,
                    const float* bias, const float* x, int64_t x_stride, int rows, float* result, int64_t result_stride) {
-    const Product product{{format, out, in, 0, data, nullptr, row_bytes}, bias, x, x_stride, {}, rows, result, result_stride};
+    const Weight weight{format, out, in, data, row_bytes, 0, 0, NONE, nullptr};
+    const Product product{weight, bias, x, x_stride, {}, rows, result, result_stride};
     submit(tape, threads, {[=](Share& share) { multiply(product, share); }});
 }
 
 // With room for the rounded rows, see `Rounded`: numbers [rows · blocks · 32], row_scales [rows], sums [rows up to a
 // multiple of 24, blocks].
-void linear_numbers(Tape* tape, int threads, int format, int out, int in, int group, const char* data, int64_t row_bytes,
-                    const char* scales, const float* bias, const float* x, int64_t x_stride, int most, int16_t* numbers,
-                    float* row_scales, float* sums, int rows, float* result, int64_t result_stride) {
-    const Weight weight{format, out, in, group, data, scales, row_bytes};
-    const Product product{weight, bias, nullptr, 0, {numbers, row_scales, sums, rows, weight.blocks()}, rows, result, result_stride};
+void linear_whole(Tape* tape, int threads, int out, int in, const char* data, int bits, int group_blocks, int offsets,
+                  const char* scales, const float* bias, const float* x, int64_t x_stride, int most, int16_t* numbers,
+                  float* row_scales, float* sums, int rows, float* result, int64_t result_stride) {
+    const Weight weight{WHOLE, out, in, data, 0, bits, group_blocks, offsets, scales};
+    const Rounded rounded{numbers, row_scales, sums, rows, weight.blocks()};
+    const Product product{weight, bias, nullptr, 0, rounded, rows, result, result_stride};
     submit(tape, threads, {[=](Share& share) {
                                share.take(rows, std::max(1, 8192 / in), [&](int begin, int end) {
                                    for (int row = begin; row < end; row++)
-                                       round_row(x + row * x_stride, in, float(most), product.rounded, row);
+                                       round_row(x + row * x_stride, in, float(most), rounded, row);
                                });
                            },
                            [=](Share& share) { multiply(product, share); }});

@@ -1,63 +1,75 @@
-"""Products with weights in C++; see `linear.cpp` for how and `kernels.reference.linear` for what."""
+"""Products with weights in C++; see `linear.h` for how and `kernels.reference.linear` for what."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
 from kernels.cpu.native import call, empty
+from kernels.cpu.panels import Panels, in_panels
 from kernels.reference.linear import LARGEST
-from kernels.reference.weights import BLOCK, FORMATS, Weight
+from kernels.reference.weights import BLOCK, FLOATS, Weight
 
-_NUMBER = {name: number for number, name in enumerate(FORMATS)}
+_NUMBER = {name: number for number, name in enumerate(FLOATS)}
 """As in `formats.h`."""
 TOGETHER = 24
 """As in `linear.h`."""
 
 
 def linear(
-    x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None, activation_bits: int = 16
+    x: torch.Tensor, weight: Weight | Panels, bias: torch.Tensor | None = None, activation_bits: int = 16
 ) -> torch.Tensor:
-    """As `kernels.reference.linear`. The rows of x may lie apart; their numbers must be neighbours."""
+    """As `kernels.reference.linear`; a weight that is used often is best laid out once (`in_panels`).
+
+    The rows of x may lie apart; their numbers must be neighbours.
+    """
     result = empty("linear", (len(x), weight.shape[0]))
-    linear_into(result, x, weight, bias, activation_bits)
+    linear_into(result, x, in_panels(weight), bias, activation_bits)
     return result
 
 
 def linear_into(
-    result: torch.Tensor, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None, activation_bits: int = 16
+    result: torch.Tensor, x: torch.Tensor, weight: Panels, bias: torch.Tensor | None = None, activation_bits: int = 16
 ) -> None:
     """`linear` into rows that are there; they may lie apart. Raises ValueError for activations of another kind."""
-    rows, (out, into) = len(x), weight.shape
+    rows, into = len(x), weight.shape[1]
     if x.dtype != torch.float32 or x.shape[1] != into or (x.stride(1) != 1 and into > 1):
         raise ValueError(
             f"linear on a CPU wants float32 rows of {into} neighbours, not {x.dtype} {list(x.shape)} with strides "
             f"{x.stride()}"
         )
-    matrix, data = (_NUMBER[weight.format], out, into), (weight.data, _row_bytes(weight))
     if not weight.whole_numbers:
-        call("linear_floats", "iiiplpplipl", *matrix, *data, bias, x, x.stride(0), rows, result, result.stride(0))
+        call(
+            "linear_floats", "iiiplpplipl",
+            *_floats(weight), bias, x, x.stride(0), rows, result, result.stride(0),
+        )  # fmt: skip
         return
     blocks = -(-into // BLOCK)
     numbers = empty("rounded", (rows, blocks * BLOCK), torch.int16)
     scales, sums = empty("rounded scales", (rows,)), empty("rounded sums", (rows + -rows % TOGETHER, blocks))
     call(
-        "linear_numbers", "iiiiplppplipppipl",
-        *matrix, weight.group, *data, weight.scales, bias, x, x.stride(0), LARGEST[activation_bits], numbers, scales,
-        sums, rows, result, result.stride(0),
+        "linear_whole", "iipiiippplipppipl",
+        *_whole(weight), bias, x, x.stride(0), LARGEST[activation_bits], numbers, scales, sums, rows, result,
+        result.stride(0),
     )  # fmt: skip
 
 
-def embedding(weight: Weight, token_ids: torch.Tensor) -> torch.Tensor:
+def embedding(weight: Weight | Panels, token_ids: torch.Tensor) -> torch.Tensor:
     """As `kernels.reference.embedding`."""
-    out, into = weight.shape
-    result = empty("embedding", (len(token_ids), into))
-    call(
-        "embed", "iiiiplppip",
-        _NUMBER[weight.format], out, into, weight.group, weight.data, _row_bytes(weight), weight.scales, token_ids,
-        len(token_ids), result,
-    )  # fmt: skip
+    weight = in_panels(weight)
+    result = empty("embedding", (len(token_ids), weight.shape[1]))
+    if weight.whole_numbers:
+        call("embed_from_whole", "iipiiippip", *_whole(weight), token_ids, len(token_ids), result)
+    else:
+        call("embed_from_floats", "iiiplpip", *_floats(weight), token_ids, len(token_ids), result)
     return result
 
 
-def _row_bytes(weight: Weight) -> int:
-    return weight.data.stride(0) * weight.data.element_size()
+def _floats(weight: Panels) -> tuple[Any, ...]:
+    row_bytes = weight.data.stride(0) * weight.data.element_size()
+    return _NUMBER[weight.format], *weight.shape, weight.data, row_bytes
+
+
+def _whole(weight: Panels) -> tuple[Any, ...]:
+    return *weight.shape, weight.data, weight.bits, weight.group_blocks, weight.offsets, weight.scales

@@ -1,4 +1,4 @@
-// A few rows: tiles of N outputs by M rows, so that what is loaded serves several products and sums end together.
+// Float weights, a few rows: tiles of N outputs by M rows, so that what is loaded serves several products and sums end together.
 
 #include "linear.h"
 
@@ -47,53 +47,6 @@ struct Floats {
     }
 };
 
-template <class Reader>
-struct Numbers {
-    template <int N, int M>
-    static void tile(const Product& p, int first, int row) {
-        const int blocks = p.rounded.blocks, apart = p.rounded.rows_of(0) * BLOCK;
-        const int16_t* x = p.rounded.group(0) + row * BLOCK;
-        const float* block_sums = p.rounded.group_sums(0) + row;
-        float found[N][M] = {};
-        if constexpr (Reader::WHOLE_ROW) {
-            for (int from = 0; from < blocks; from += STRETCH) {
-                i8 exact[N][M] = {};
-                for (int b = from; b < std::min(from + STRETCH, blocks); b++, x += apart)
-                    for (int n = 0; n < N; n++) {
-                        const Reader reader(p.weight, first + n);
-                        reader.fetch(b);
-                        const Halves w = reader.numbers(b);
-                        for (int m = 0; m < M; m++) exact[n][m] += products(w, x + m * BLOCK);
-                    }
-                for (int n = 0; n < N; n++)
-                    for (int m = 0; m < M; m++) found[n][m] += float(sum(exact[n][m]));
-            }
-        } else {
-            v8 sums[N][M] = {}, offsets[N] = {};  // of offsets: M of the lanes
-            for (int b = 0; b < blocks; b++, x += apart)
-                for (int n = 0; n < N; n++) {
-                    const Reader reader(p.weight, first + n);
-                    reader.fetch(b);
-                    const Halves w = reader.numbers(b);
-                    const Scales scales = reader.scales(b);
-                    for (int m = 0; m < M; m++) sums[n][m] += floats(products(w, x + m * BLOCK)) * all(scales.scale);
-                    if constexpr (Reader::OFFSET) offsets[n] += load(block_sums + b * TOGETHER) * all(scales.offset);
-                }
-            add_lanes(sums, found);
-            for (int n = 0; n < N; n++)
-                for (int m = 0; m < M; m++) found[n][m] += offsets[n][m];
-        }
-        for (int n = 0; n < N; n++)
-            for (int m = 0; m < M; m++)
-                found[n][m] *= p.rounded.scales[row + m] * Reader(p.weight, first + n).row_scale;
-        write(p, first, row, found);
-    }
-
-    static i8 products(const Halves& w, const int16_t* x) {
-        return multiply_pairs(w.even, load(x)) + multiply_pairs(w.odd, load(x + 16));
-    }
-};
-
 // All rows, four, two or one at a time, times N outputs.
 template <class Kind, int N>
 void rows_of(const Product& p, int first) {
@@ -112,18 +65,12 @@ void outputs_of(const Product& p, int begin, int end) {
     for (; n < end; n++) rows_of<Kind, 1>(p, n);
 }
 
-template <class Reader>
-void numbers_of(const Product& p, int begin, int end) {
-    outputs_of<Numbers<Reader>>(p, begin, end);
-}
-
 }  // namespace
 
 void few_rows(const Product& product, int begin, int end) {
     switch (product.weight.format) {
         case F32: outputs_of<Floats<float>>(product, begin, end); break;
         case F16: outputs_of<Floats<half>>(product, begin, end); break;
-        case BF16: outputs_of<Floats<bfloat>>(product, begin, end); break;
-        default: WITH_READER(product.weight, numbers_of, product, begin, end)
+        default: outputs_of<Floats<bfloat>>(product, begin, end);
     }
 }

@@ -70,36 +70,6 @@ static inline i8 multiply_pairs(s16 a, s16 b) {
 #endif
 }
 
-// Thirty-two numbers as two vectors: those at even places, then those at odd places. No number crosses a lane on its way
-// there; conversions that do (pmovsxbw) are four times as slow.
-struct Halves {
-    s16 even, odd;
-};
-
-// From bytes with a sign.
-static inline Halves from_bytes(const int8_t* p) {
-    const s16 both = load_as<s16>(p);
-    return {(both << 8) >> 8, both >> 8};
-}
-
-// From sixteen bytes whose low halves are the first sixteen numbers of 0 … 15, and their high halves the others.
-static inline Halves from_nibbles(const uint8_t* p) {
-#if defined(__AVX2__)
-    const __m256i twice = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)p));
-    const __m256i mask = _mm256_set1_epi32(0x000f000f);
-    const __m256i even = _mm256_srlv_epi32(twice, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4));
-    const __m256i odd = _mm256_srlv_epi32(twice, _mm256_setr_epi32(8, 8, 8, 8, 12, 12, 12, 12));
-    return {(s16)_mm256_and_si256(even, mask), (s16)_mm256_and_si256(odd, mask)};
-#else
-    Halves r;
-    for (int i = 0; i < 8; i++) {
-        r.even[i] = p[2 * i] & 15, r.even[8 + i] = p[2 * i] >> 4;
-        r.odd[i] = p[2 * i + 1] & 15, r.odd[8 + i] = p[2 * i + 1] >> 4;
-    }
-    return r;
-#endif
-}
-
 // -- floats of 16 bits, kept as what their bits are --
 
 typedef uint16_t half;

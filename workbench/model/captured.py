@@ -50,7 +50,6 @@ class TapeRecorder:
             result = run()
         return Recorded(tape.run, result)
 
-
     def once(self, run: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Carries out a step of any kind as one call: its threads meet hundreds of times without being woken each time.
 

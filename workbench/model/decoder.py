@@ -14,14 +14,13 @@ import torch
 
 import kernels
 from kernels.cpu.build import cannot_run
-from kernels.reference.weights import Weight, float_weight
 from workbench.attention.interface import AttentionBackend, AttentionBatch
 from workbench.model.config import ModelConfig
 from workbench.model.kv_cache import KVCache
-from workbench.model.linear import Linear
+from workbench.model.linear import Linear, Matrix, laid_out
 from workbench.model.rope import rope_table
 
-Weights = dict[str, "torch.Tensor | Weight"]
+Weights = dict[str, torch.Tensor | Matrix]
 
 
 @dataclass(slots=True)
@@ -101,20 +100,18 @@ class Decoder:
         config.require_supported()
         self.config = config
         self.attention = attention
-        embedding = weights.pop("model.embed_tokens.weight")
-        head = weights.pop("lm_head.weight", embedding)
+        self.embedding = laid_out(weights.pop("model.embed_tokens.weight"))
+        self.lm_head = Linear([weights.pop("lm_head.weight", self.embedding)])
         norm = weights["model.norm.weight"]
         assert isinstance(norm, torch.Tensor)
         self.device = norm.device
         self.dtype = activation_dtype(norm.dtype, norm.device)
         """Of activations."""
-        self.embedding = embedding if isinstance(embedding, Weight) else float_weight(embedding)
         self.layers = [
             Layer(weights, index, config.window(index), self.dtype, activation_bits)
             for index in range(config.num_layers)
         ]
         self.norm = norm.to(self.dtype)
-        self.lm_head = Linear([head])
         self.windows = list(dict.fromkeys(layer.window for layer in self.layers))
         self.scale = config.head_dim**-0.5
         self.cos, self.sin = rope_table(config, max_model_len, self.device)

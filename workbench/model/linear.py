@@ -10,10 +10,18 @@ import kernels
 from kernels.cpu import native
 from kernels.cpu.build import cannot_run
 from kernels.cpu.linear import linear_into
+from kernels.cpu.panels import Panels, in_panels
 from kernels.reference.weights import Weight, float_weight, stack
 
 PACKED_FOR_ROWS = 32
 """The batch that packed weights are laid out for. Other batches run as fast within the noise, from 1 row to 512."""
+Matrix = Weight | Panels
+
+
+def laid_out(weight: Matrix | torch.Tensor) -> Matrix:
+    """A matrix as those who multiply with it here read it: in panels for our own kernels, else as it is."""
+    made = float_weight(weight) if isinstance(weight, torch.Tensor) else weight
+    return made if made.data.device.type != "cpu" or cannot_run() else in_panels(made)
 
 
 class Linear:
@@ -25,14 +33,13 @@ class Linear:
 
     def __init__(
         self,
-        weights: Sequence[Weight | torch.Tensor],
+        weights: Sequence[Matrix | torch.Tensor],
         bias: torch.Tensor | None = None,
         activation_bits: int = 16,
     ) -> None:
         """``activation_bits``: what activations are rounded to where a weight is of whole numbers."""
-        parts = [float_weight(w) if isinstance(w, torch.Tensor) else w for w in weights]
-        stacked = stack(parts)
-        self.parts = parts if stacked is None else [stacked]
+        parts = [laid_out(part) for part in _stacked(weights)]
+        self.parts = parts
         """One matrix, or several where a file stores them in different formats."""
         self.bias = bias
         self.activation_bits = activation_bits
@@ -54,12 +61,22 @@ class Linear:
         result = native.empty("linear", (len(x), sum(part.shape[0] for part in self.parts)))
         column = 0
         for part, bias in zip(self.parts, biases, strict=True):
+            assert isinstance(part, Panels)
             linear_into(result[:, column : column + part.shape[0]], x, part, bias, self.activation_bits)
             column += part.shape[0]
         return result
 
 
-def _packed(weight: Weight) -> torch.Tensor | None:
+def _stacked(weights: Sequence[Matrix | torch.Tensor]) -> Sequence[Matrix | torch.Tensor]:
+    """One matrix with the rows of all, where they are of one kind."""
+    if len(weights) == 1:
+        return weights
+    parts = [float_weight(w) if isinstance(w, torch.Tensor) else w for w in weights]
+    one = stack([part for part in parts if isinstance(part, Weight)])
+    return parts if one is None else [one]
+
+
+def _packed(weight: Matrix) -> torch.Tensor | None:
     """A weight in oneDNN's own layout, or None where our kernels serve or this torch has no such operator."""
     if weight.data.device.type != "cpu" or weight.format != "float32" or not torch.backends.mkldnn.is_available():
         return None
