@@ -12,6 +12,7 @@ struct Pair {
 
 // A block of a panel as its sixteen pairs. Four bits come two pairs at a time.
 struct Bits8 {
+    static constexpr int BITS = 8;
     static constexpr int AT_ONCE = 1;
     static void unpack(const char* block, int k, Pair* to) {
         const s16 both = load_as<s16>(block + k * 32);
@@ -20,6 +21,7 @@ struct Bits8 {
 };
 
 struct Bits4 {
+    static constexpr int BITS = 4;
     static constexpr int AT_ONCE = 2;
     static void unpack(const char* block, int k, Pair* to) {
         typedef uint16_t u16 __attribute__((vector_size(32)));
@@ -48,6 +50,16 @@ struct Sums {
     v8 a[M], b[M];
 };
 
+// All lines of a block that is needed soon. To ask for some of them would be worse than to ask for none: the processor then
+// loses sight of where reading goes.
+template <class Source>
+inline void fetch(const char* w) {
+    for (int at = 0; at < OUTPUTS * BLOCK * Source::BITS / 8; at += 64) __builtin_prefetch(w + AHEAD + at);
+}
+
+template <>
+inline void fetch<Unpacked>(const char*) {}  // lies in the nearest cache
+
 // One block, in whole numbers.
 template <class Source, int M>
 inline void add_block(const char* w, const int16_t* x, i8 (&p)[M], i8 (&q)[M]) {
@@ -69,7 +81,7 @@ inline void tile(const Weight& weight, int panel, const char* w, int64_t w_step,
     if (weight.group_blocks == 0) {
         i8 p[M] = {}, q[M] = {};
         for (int b = first; b < last; b++, w += w_step, x += apart) {
-            __builtin_prefetch(w + AHEAD), __builtin_prefetch(w + AHEAD + 64);
+            fetch<Source>(w);
             add_block<Source, M>(w, x, p, q);
             if ((b + 1) % STRETCH && b + 1 < last) continue;
             for (int m = 0; m < M; m++) sums.a[m] += floats(p[m]), sums.b[m] += floats(q[m]), p[m] = q[m] = i8{};
@@ -78,7 +90,7 @@ inline void tile(const Weight& weight, int panel, const char* w, int64_t w_step,
     }
     for (int b = first; b < last; b++, w += w_step, x += apart, sums_of_x += TOGETHER) {
         i8 p[M] = {}, q[M] = {};
-        __builtin_prefetch(w + AHEAD), __builtin_prefetch(w + AHEAD + 64);
+        fetch<Source>(w);
         add_block<Source, M>(w, x, p, q);
         const half* at = weight.group_scales(panel, b);
         const v8 scale = load(at), scale2 = load(at + 8);
