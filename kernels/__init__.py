@@ -16,6 +16,7 @@ from kernels import reference
 from kernels.cpu import attention as cpu_attention
 from kernels.cpu import layers as cpu_layers
 from kernels.cpu import linear as cpu_linear
+from kernels.cpu import sampling as cpu_sampling
 from kernels.cpu.build import cannot_run
 from kernels.cpu.native import suits
 from kernels.cpu.panels import Panels
@@ -31,6 +32,7 @@ _OPERATIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "silu_mul": {"reference": reference.silu_mul, "cpu": cpu_layers.silu_mul},
     "write_kv": {"reference": reference.write_kv},
     "paged_attention": {"reference": reference.paged_attention, "cpu": cpu_attention.paged_attention},
+    "sample": {"reference": reference.sample, "cpu": cpu_sampling.sample},
 }
 
 
@@ -136,3 +138,19 @@ def paged_attention(
     if maker == "auto" and cpu_attention.suits(q, cache):
         maker = "cpu"
     return _maker("paged_attention", maker)(q, cache, block_tables, query_start, seq_lens, scale=scale, window=window)
+
+
+def sample(
+    logits: torch.Tensor,
+    temperature: list[float] | torch.Tensor,
+    top_k: list[int] | torch.Tensor,
+    top_p: list[float] | torch.Tensor,
+    min_p: list[float] | torch.Tensor,
+    u: list[float] | torch.Tensor,
+    *,
+    maker: str = "auto",
+) -> torch.Tensor:
+    """See `kernels.reference.sample`."""
+    if maker == "auto" and cpu_sampling.suits(logits):
+        maker = "cpu"
+    return _maker("sample", maker)(logits, temperature, top_k, top_p, min_p, u)

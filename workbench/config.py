@@ -138,7 +138,9 @@ class EngineConfig:
         choices=("auto", "torch_native", "sdpa", "cpu"),
         unbuilt=("flex", "triton", "flashinfer", "fa3", "flash_attn", "xformers", "flashmla"),
     )
-    sampling_backend: str = _option("auto", "who samples", choices=("auto", "torch"), unbuilt=("triton", "flashinfer"))
+    sampling_backend: str = _option(
+        "auto", "who samples", choices=("auto", "torch", "cpu"), unbuilt=("triton", "flashinfer")
+    )
     quantization: str = _option(
         "auto",
         "weight format to compute in; auto = what the checkpoint says, else none; fast = the fastest that "

@@ -30,6 +30,7 @@ from workbench.model.cost import StepCost
 from workbench.model.decoder import activation_dtype
 from workbench.model.kv_cache import KVCache
 from workbench.model.runner import ModelRunner
+from workbench.model.sampling import sampling_maker
 from workbench.model.weights import read_model_config
 from workbench.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from workbench.sampling_params import SamplingParams
@@ -101,6 +102,7 @@ class LLM:
         kv_dtype = torch.float16 if config.kv_cache_dtype == "fp16" else computed
         heads = Heads(shape.num_heads, shape.num_kv_heads, shape.head_dim, computed, device, kv_dtype)
         attention = attention_backend(config.attention_backend, heads)
+        maker = sampling_maker(config.sampling_backend, device)
         if weights_of is None:
             self.tokenizer = _tokenizer(config, source)
             if config.quantization == "fast":
@@ -132,7 +134,7 @@ class LLM:
         if not config.enforce_eager:
             captured = captured_steps(decoder, cache, config.max_num_seqs, max_model_len)
             recorder = tape_recorder(decoder, config.max_num_batched_tokens)
-        self.runner = ModelRunner(decoder, cache, cost, clock.now, captured, recorder)
+        self.runner = ModelRunner(decoder, cache, cost, clock.now, captured, recorder, maker)
         self.engine = self._open_engine(self.config, clock)
 
     def new_engine(self, **options: Any) -> Engine:

@@ -3,6 +3,7 @@
 from kernels.reference.attention import paged_attention, write_kv
 from kernels.reference.layers import rms_norm, rope_and_write, rotary_embedding, silu_mul
 from kernels.reference.linear import embedding, linear
+from kernels.reference.sampling import sample
 
 __all__ = [
     "embedding",
@@ -11,6 +12,7 @@ __all__ = [
     "rms_norm",
     "rope_and_write",
     "rotary_embedding",
+    "sample",
     "silu_mul",
     "write_kv",
 ]

@@ -86,6 +86,7 @@ def test_write_kv_converts_to_the_cache_s_dtype() -> None:
 
 OPERATIONS = [
     "embedding", "linear", "rms_norm", "rotary_embedding", "rope_and_write", "silu_mul", "write_kv", "paged_attention",
+    "sample",
 ]  # fmt: skip
 ONE = torch.ones(1, 2, 2)
 CALLS = {
@@ -109,6 +110,7 @@ CALLS = {
     "paged_attention": lambda maker: kernels.paged_attention(
         torch.ones(1, 1, 8), torch.zeros(1, 1, 2, 1, 8), torch.tensor([[0]]), [0, 1], [1], scale=1.0, maker=maker
     ),
+    "sample": lambda maker: kernels.sample(torch.ones(1, 4), [1.0], [0], [1.0], [0.0], [0.5], maker=maker),
 }
 
 

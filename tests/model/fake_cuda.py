@@ -20,6 +20,7 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
+from kernels.reference import sampling as reference_sampling
 from tests.model.bare_runner import open_runner, request
 from tests.model.fake_recorder import FakeRecorder, FixedShapes
 from workbench.attention import sdpa
@@ -148,7 +149,7 @@ BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "kv cache": lambda: forgets_device(kv_cache),
     "attention slots and masks": lambda: forgets_device(sdpa),
     "penalties": lambda: forgets_device(penalties),
-    "random numbers": lambda: forgets_device(sampling),
+    "random numbers": lambda: forgets_device(reference_sampling),
     "captured step": lambda: forgets_device(captured_step),
     "logprobs": lambda: forgets_device(logprobs),
 }

@@ -39,15 +39,18 @@ class ModelRunner:
         now: Callable[[], float] = time.perf_counter,
         captured: CapturedSteps | None = None,
         recorder: TapeRecorder | None = None,
+        sampling_maker: str = "auto",
     ) -> None:
         """``now``: seconds, for the phases of a step. ``captured``: who carries out decode steps, and ``recorder``: who
-        carries out all others in one call; None: they are carried out operation by operation."""
+        carries out all others in one call; None: they are carried out operation by operation. ``sampling_maker``: who
+        samples, see `kernels`."""
         self.decoder = decoder
         self.cache = cache
         self.cost = cost
         self.now = now
         self.captured = captured
         self.recorder = recorder
+        self.sampling_maker = sampling_maker
         self.stores = {"pool": cache}
         """By the names that a `Move` gives them."""
 
@@ -82,7 +85,7 @@ class ModelRunner:
         self._synchronize()
         computed = self.now()
         sampling = [item.request for item in plan.scheduled if item.samples]
-        chosen = sample(logits, sampling).tolist() if logits is not None else []
+        chosen = sample(logits, sampling, self.sampling_maker).tolist() if logits is not None else []
         sampled = iter(zip(chosen, self._logprobs(logits, chosen, sampling), strict=True))
         pairs = [next(sampled) if item.samples else (None, None) for item in plan.scheduled]
         # A captured step computes no prompt.
