@@ -151,6 +151,6 @@ def sample(
     maker: str = "auto",
 ) -> torch.Tensor:
     """See `kernels.reference.sample`."""
-    if maker == "auto" and cpu_sampling.suits(logits):
-        maker = "cpu"
+    if maker == "auto":
+        maker = "cpu" if cpu_sampling.suits(logits) else "reference"
     return _maker("sample", maker)(logits, temperature, top_k, top_p, min_p, u)

@@ -97,6 +97,17 @@ def test_options_take_effect(folder: Path) -> None:
     assert llm.runner.decoder.attention.name == "torch_native"
 
 
+def test_the_sampling_backend_takes_effect_and_changes_no_token(folder: Path) -> None:
+    params = SamplingParams(temperature=0.8, top_p=0.9, seed=3, max_tokens=12, ignore_eos=True)
+    answers = []
+    for backend, maker in (("auto", "cpu"), ("cpu", "cpu"), ("torch", "reference")):
+        llm = open_llm(folder, sampling_backend=backend)
+        assert llm.runner.sampling_maker == maker
+        answers.append(llm.generate([[1, 2, 3], [9, 8]], params, use_tqdm=False))
+    tokens = [[one.token_ids for one in answer] for answer in answers]
+    assert tokens[0] == tokens[1] == tokens[2]
+
+
 def test_dummy_weights_are_the_same_by_seed() -> None:
     """A shipped configuration runs without a checkpoint; with random weights of the right shapes."""
     options = {"model": "smollm2-135m", "load_format": "dummy", "device": "cpu", "num_kv_blocks": 8}

@@ -16,7 +16,9 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from workbench.model.sampling import sample, uniform
+from kernels.cpu import build
+from workbench.errors import UsageError
+from workbench.model.sampling import sample, sampling_maker, uniform
 from workbench.sampling_params import SamplingParams
 
 VOCAB_SIZE = 50
@@ -219,3 +221,26 @@ def test_uniform_takes_large_and_equal_arguments() -> None:
     assert uniform(2**80 + 5, 3) == uniform(5 + 2**80, 3)
     assert 0 <= uniform(2**63, 2**40) < 1
     assert uniform(1, 2) != uniform(2, 1) and uniform(0, 0) != uniform(0, 1) != uniform(1, 0)
+
+
+def test_who_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert [sampling_maker(name, cpu) for name in ("auto", "torch", "cpu")] == ["cpu", "reference", "cpu"]
+    assert [sampling_maker(name, cuda) for name in ("auto", "torch")] == ["reference", "reference"]
+    with pytest.raises(UsageError, match="sampling_backend='cpu' cannot serve this model: it runs on CPUs and the"):
+        sampling_maker("cpu", cuda)
+    monkeypatch.setenv("WORKBENCH_CPU_KERNELS", "none")
+    build._library.cache_clear()
+    try:
+        assert [sampling_maker(name, cpu) for name in ("auto", "torch")] == ["reference", "reference"]
+        with pytest.raises(UsageError, match="WORKBENCH_CPU_KERNELS=none; use 'torch' or 'auto'"):
+            sampling_maker("cpu", cpu)
+    finally:
+        build._library.cache_clear()
+
+
+def test_requests_with_every_option_get_the_same_tokens_from_every_maker() -> None:
+    options = [*CASES.values(), {"temperature": 0}, {"min_p": 0.2, "repetition_penalty": 1.5}, {"logit_bias": {4: 9.0}}]
+    views = [View(SamplingParams(**one), seed, stop_token_ids=frozenset({5})) for seed in range(9) for one in options]
+    logits = torch.stack([logits_like(i) for i in range(len(views))])
+    assert torch.equal(sample(logits, views, "cpu"), sample(logits, views, "reference"))
