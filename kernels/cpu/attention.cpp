@@ -13,36 +13,45 @@
 #include <cmath>
 
 #include "attention_rows.h"
+#include "attention_tiles.h"
 #include "crew.h"
 
 namespace {
 
-constexpr int ROWS = 24;      // about as many rows (queries x heads of a group) as share a read of the keys
-constexpr int STRETCH = 512;  // keys of one piece of work, for a request that decodes
+constexpr int ROWS = 96, MOST_ROWS = 192;  // about as many rows (queries x heads of a group) share a read of the keys
+constexpr int STRETCH = 512;               // keys of one piece of work, for a request whose queries are one piece
 
 struct Requests {
     const int32_t *query_start, *seq_lens;
     int batch;
 };
 
+// Queries of a piece, of a request that has so many: alike, and not too few pieces for several threads.
+int tile(int queries, int group) {
+    const int most = std::max({1, ROWS / group, std::min(MOST_ROWS / group, queries / 4)});
+    const int pieces = (queries + most - 1) / most;
+    return (queries + pieces - 1) / pieces;
+}
+
 void cut(Plan& plan, const Requests& requests, int heads, int kv_heads, int window) {
-    const int group = heads / kv_heads, tile = std::max(1, ROWS / group);
+    const int group = heads / kv_heads;
     int64_t rows = 0;
     plan.pieces.clear();
     plan.merges.clear();
     for (int b = 0; b < requests.batch; b++) {
         const int begin = requests.query_start[b], end = requests.query_start[b + 1];
-        const int first = requests.seq_lens[b] - (end - begin);
+        if (begin == end) continue;
+        const int first = requests.seq_lens[b] - (end - begin), step = tile(end - begin, group);
         for (int head = 0; head < kv_heads; head++) {
-            for (int query = begin; query < end; query += tile) {
-                const int count = std::min(tile, end - query), position = first + query - begin;
+            for (int query = begin; query < end; query += step) {
+                const int count = std::min(step, end - query), position = first + query - begin;
                 const int from = window ? std::max(0, position - window + 1) : 0, to = std::max(from, position + count);
-                const int parts = end - begin == 1 ? std::max(1, (to - from + STRETCH - 1) / STRETCH) : 1;
+                const int parts = step == end - begin ? std::max(1, (to - from + STRETCH - 1) / STRETCH) : 1;
                 if (parts > 1) plan.merges.push_back(int(plan.pieces.size()));
                 for (int p = 0; p < parts; p++) {
                     const int start = from + p * STRETCH, stop = p + 1 == parts ? to : start + STRETCH;
                     plan.pieces.push_back({b, head, query, count, position, start, stop, p, parts, rows});
-                    rows += parts > 1 ? group : 0;
+                    rows += parts > 1 ? count * group : 0;
                 }
             }
         }
@@ -50,32 +59,40 @@ void cut(Plan& plan, const Requests& requests, int heads, int kv_heads, int wind
     plan.scratch.resize(size_t(rows) * (plan.head_dim + 2));
 }
 
-// The stretches of one query and KV head: each is scaled to the largest score of all.
+// The parts of each row: all are scaled to the largest score.
 template <class T>
 void merge(const Call<T>& call, const Plan& plan, const Piece& first) {
-    const int group = call.group(), head_dim = call.head_dim, row = head_dim + 2;
-    for (int g = 0; g < group; g++) {
-        const float* parts = plan.scratch.data() + (first.scratch + g) * row;
-        const int64_t next = int64_t(group) * row;
+    const int head_dim = call.head_dim, rows = first.num_queries * call.group();
+    const int64_t next = int64_t(rows) * (head_dim + 2);
+    for (int r = 0; r < rows; r++) {
+        const float* parts = plan.scratch.data() + (first.scratch + r) * (head_dim + 2);
         float top = -INFINITY, total = 0.0f;
         for (int p = 0; p < first.num_parts; p++) top = std::max(top, parts[p * next]);
-        float* to = call.result(first, g);
-        std::fill(to, to + head_dim, 0.0f);
+        float* out = call.result(first, r);
+        std::fill(out, out + head_dim, 0.0f);
         for (int p = 0; p < first.num_parts; p++) {
             const float* part = parts + p * next;
-            const float factor = std::exp(part[0] - top);
+            if (part[1] == 0.0f) continue;  // the row sees none of these keys
+            const float factor = std::exp2(part[0] - top);
             total += part[1] * factor;
-            for (int i = 0; i < head_dim; i++) to[i] += part[2 + i] * factor;
+            for (int i = 0; i < head_dim; i++) out[i] += part[2 + i] * factor;
         }
-        for (int i = 0; i < head_dim; i++) to[i] /= total;
+        if (total == 0.0f) continue;
+        for (int i = 0; i < head_dim; i++) out[i] /= total;
     }
+}
+
+template <class T>
+void run(const Call<T>& call, const Plan& plan, const Piece& piece) {
+    if (piece.num_queries * call.group() < MANY) return attend_rows(call, plan, piece);
+    attend_tiles(call, plan, piece);
 }
 
 template <class T>
 void attend(Tape* tape, int threads, const Plan* plan, const Call<T>& call) {
     submit(tape, threads, {
         [=](Share& share) {
-            share.take(int(plan->pieces.size()), 1, [&](int i, int) { attend_rows(call, *plan, plan->pieces[i]); });
+            share.take(int(plan->pieces.size()), 1, [&](int i, int) { run(call, *plan, plan->pieces[i]); });
         },
         [=](Share& share) {
             share.take(int(plan->merges.size()), 1, [&](int i, int) { merge(call, *plan, plan->pieces[plan->merges[i]]); });

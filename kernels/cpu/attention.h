@@ -1,12 +1,16 @@
 // Paged attention on a CPU: how a step's work is cut into pieces, and what the kernels of a piece are given.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-constexpr int KEYS = 64;       // keys in one round of the online softmax
-constexpr int MAX_ROWS = 128;  // rows of a piece; a group of more heads than this is refused by the caller
+#include "vector.h"
+
+constexpr int KEYS = 64;  // keys in one round of the online softmax
+constexpr int MANY = 16;  // from so many rows on a piece is worked on by tiles: copying the keys pays
 
 // One KV head of one request, some of its queries and a stretch of its keys. All query heads that share the KV head are
 // rows of the piece: row r is query r / group and head r % group of the group.
@@ -57,17 +61,50 @@ struct Call {
     }
 };
 
+constexpr float LOG2_E = 1.44269504f;  // scores are multiplied by it, so that weights are powers of 2
+
+template <class T>
+inline void fetch(const T* row, int n) {
+    for (int i = 0; i < n; i += 64 / int(sizeof(T))) __builtin_prefetch(row + i);
+}
+
+// One row of scores, of which those of from … to - 1 count, becomes weights up to the next multiple of 8; largest score
+// and sum of weights move on. Returns what everything summed so far must be multiplied by.
+inline float soften(float* row, int num_keys, int from, int to, float& top, float& total) {
+    const int padded = (num_keys + 7) / 8 * 8;
+    if (from >= to) {  // nothing of these keys is visible
+        std::fill(row, row + padded, 0.0f);
+        return 1.0f;
+    }
+    std::fill(row, row + from, -INFINITY);
+    std::fill(row + to, row + padded, -INFINITY);
+    v8 most = load(row);
+    for (int t = 8; t < padded; t += 8) most = larger(load(row + t), most);
+    float next = top;
+    for (int i = 0; i < 8; i++) next = most[i] > next ? most[i] : next;
+    v8 sums = {};
+    for (int t = 0; t < padded; t += 8) {
+        const v8 weight = exp2_negative(load(row + t) - all(next));
+        store(row + t, weight);
+        sums += weight;
+    }
+    const float shrink = exp2_negative(all(top - next))[0];
+    total = total * shrink + sum(sums);
+    top = next;
+    return shrink;
+}
+
 // What a row of a piece has come to: its result, or its part of one.
 template <class T>
 void finish(const Call<T>& call, const Plan& plan, const Piece& piece, int row, float top, float total, const float* sums) {
-    const int head_dim = call.head_dim;
+    float factor = total == 0.0f ? 0.0f : 1.0f / total;  // a row that sees no key gives zeros
+    float* out;
     if (piece.num_parts > 1) {
-        float* part = plan.scratch.data() + (piece.scratch + row) * (head_dim + 2);
-        part[0] = top, part[1] = total;
-        for (int i = 0; i < head_dim; i++) part[2 + i] = sums[i];
-        return;
+        out = plan.scratch.data() + (piece.scratch + row) * (call.head_dim + 2);
+        *out++ = top, *out++ = total;
+        factor = 1.0f;
+    } else {
+        out = call.result(piece, row);
     }
-    const float factor = total == 0.0f ? 0.0f : 1.0f / total;  // a row that sees no key gives zeros
-    float* out = call.result(piece, row);
-    for (int i = 0; i < head_dim; i++) out[i] = sums[i] * factor;
+    for (int i = 0; i < call.head_dim; i += 8) store(out + i, load(sums + i) * all(factor));
 }

@@ -10,25 +10,21 @@ from kernels.cpu import native
 from kernels.cpu.build import cannot_run
 
 LANES = 8
-MOST_ROWS = 128
-"""Heads that may share a KV head: they are computed together."""
 CACHE_TYPES = (torch.float32, torch.float16)
 
 
-def refusal(num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, cache_dtype: torch.dtype) -> str:
+def refusal(head_dim: int, dtype: torch.dtype, cache_dtype: torch.dtype) -> str:
     """Why this kernel cannot compute such heads; empty if it can."""
     if dtype != torch.float32 or cache_dtype not in CACHE_TYPES:
         return f"queries are {dtype} and the cache {cache_dtype}, and it takes float32 with float32 or float16"
     if head_dim % LANES:
         return f"head_dim={head_dim} is not a multiple of {LANES}"
-    if num_heads // num_kv_heads > MOST_ROWS:
-        return f"{num_heads // num_kv_heads} query heads share a KV head, and it takes at most {MOST_ROWS}"
     return ""
 
 
 def suits(q: torch.Tensor, cache: torch.Tensor) -> bool:
     """Whether it can compute these tensors here."""
-    here = q.device.type == "cpu" and not refusal(q.shape[1], cache.shape[3], q.shape[2], q.dtype, cache.dtype)
+    here = q.device.type == "cpu" and not refusal(q.shape[2], q.dtype, cache.dtype)
     return here and not cannot_run()
 
 
@@ -92,7 +88,7 @@ def attend(q: torch.Tensor, cache: torch.Tensor, block_tables: torch.Tensor, pla
     """
     num_heads, head_dim = q.shape[1:]
     block_size, num_kv_heads = cache.shape[1], cache.shape[3]
-    if reason := refusal(num_heads, num_kv_heads, head_dim, q.dtype, cache.dtype):
+    if reason := refusal(head_dim, q.dtype, cache.dtype):
         raise ValueError(f"paged_attention on a CPU: {reason}; use maker='reference'")
     if (plan.num_requests, plan.heads) != (len(block_tables), (num_heads, num_kv_heads, head_dim)):
         made, given = f"{plan.num_requests} requests and heads {plan.heads}", (num_heads, num_kv_heads, head_dim)

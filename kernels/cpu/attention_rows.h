@@ -9,11 +9,6 @@
 
 constexpr int AHEAD = 12;  // keys asked for before they are needed: a cache is read in pieces too short to be guessed
 
-template <class T>
-inline void fetch(const T* row, int n) {
-    for (int i = 0; i < n; i += 64 / int(sizeof(T))) __builtin_prefetch(row + i);
-}
-
 // scores[r][0..3] = rows r of q times four keys.
 template <int R, class T>
 inline void score4(const float* const* q, const T* const* k, int head_dim, float scale, float* const* scores) {
@@ -73,37 +68,13 @@ void weigh_all(const float* weights, const T* const* values, int num_keys, int h
     for (; at < head_dim; at += 8) weigh<R, 1>(weights, values, num_keys, at, head_dim, out);
 }
 
-// One row of scores, of which those of from … to - 1 count, becomes weights; sum and largest move on, and what was added
-// up so far is scaled to the new largest.
-inline void soften(float* row, int num_keys, int from, int to, float& top, float& total, float* out, int head_dim) {
-    if (from >= to) {  // nothing of these keys is visible
-        std::fill(row, row + num_keys, 0.0f);
-        return;
-    }
-    std::fill(row, row + from, -INFINITY);
-    std::fill(row + to, row + num_keys, -INFINITY);
-    float next = std::max(top, largest(row, num_keys));
-    int padded = (num_keys + 7) / 8 * 8;
-    std::fill(row + num_keys, row + padded, -INFINITY);
-    v8 sums = {};
-    for (int t = 0; t < padded; t += 8) {
-        v8 weight = exp_negative(load(row + t) - all(next));
-        store(row + t, weight);
-        sums += weight;
-    }
-    float shrink = top == -INFINITY ? 0.0f : exp_negative(all(top - next))[0];
-    total = total * shrink + sum(sums);
-    if (shrink != 1.0f)
-        for (int i = 0; i < head_dim; i += 8) store(out + i, load(out + i) * all(shrink));
-    top = next;
-}
-
 template <class T>
 void attend_rows(const Call<T>& call, const Plan& plan, const Piece& piece) {
     const int group = call.group(), head_dim = call.head_dim, rows = piece.num_queries * group;
-    const float* q[MAX_ROWS];
-    float top[MAX_ROWS], total[MAX_ROWS];
-    float scores[MAX_ROWS * KEYS];
+    const float* q[MANY];
+    float top[MANY], total[MANY];
+    float scores[MANY * KEYS];
+    const float scale = call.scale * LOG2_E;
     thread_local std::vector<float> sums;
     sums.assign(size_t(rows) * head_dim, 0.0f);
     for (int r = 0; r < rows; r++) q[r] = call.query(piece, r), top[r] = -INFINITY, total[r] = 0.0f;
@@ -118,12 +89,15 @@ void attend_rows(const Call<T>& call, const Plan& plan, const Piece& piece) {
             fetch(values[t], head_dim);
         }
         int r = 0;
-        for (; r + 3 <= rows; r += 3) score<3>(q + r, keys, count, head_dim, call.scale, scores + r * KEYS);
-        for (; r < rows; r++) score<1>(q + r, keys, count, head_dim, call.scale, scores + r * KEYS);
+        for (; r + 3 <= rows; r += 3) score<3>(q + r, keys, count, head_dim, scale, scores + r * KEYS);
+        for (; r < rows; r++) score<1>(q + r, keys, count, head_dim, scale, scores + r * KEYS);
         for (r = 0; r < rows; r++) {
             const int own = piece.first_position + r / group, oldest = call.window ? own - call.window + 1 : 0;
             const int from = std::max(0, oldest - begin), to = std::min(count, own + 1 - begin);
-            soften(scores + r * KEYS, count, from, to, top[r], total[r], &sums[r * head_dim], head_dim);
+            const float shrink = soften(scores + r * KEYS, count, from, to, top[r], total[r]);
+            if (shrink != 1.0f)
+                for (int i = 0; i < head_dim; i += 8)
+                    store(&sums[r * head_dim + i], load(&sums[r * head_dim + i]) * all(shrink));
         }
         for (r = 0; r + 3 <= rows; r += 3) weigh_all<3>(scores + r * KEYS, values, count, head_dim, &sums[r * head_dim]);
         for (; r < rows; r++) weigh_all<1>(scores + r * KEYS, values, count, head_dim, &sums[r * head_dim]);

@@ -174,6 +174,23 @@ static inline v8 exp_negative(v8 x) {
     return tiny ? v8{} : p * power;
 }
 
+static inline v8 larger(v8 x, v8 y) { return x > y ? x : y; }  // y where x is not a number
+
+// 2 to the x for x <= 0, within 2 of the last digit (0 below -126): 2^n by adding to the exponent's bits, n = x rounded.
+static inline v8 exp2_negative(v8 x) {
+    const v8 large = all(12582912.0f);  // as in round_to_even; its last bits are n then
+    const v8 n = x + large, f = x - (n - large);
+    v8 p = all(1.535336188319500e-4f);
+    p = p * f + all(1.339887440266574e-3f);
+    p = p * f + all(9.618437357674640e-3f);
+    p = p * f + all(5.550332471162809e-2f);
+    p = p * f + all(2.402264791363012e-1f);
+    p = p * f + all(6.931472028550421e-1f);
+    p = p * f + all(1.0f);
+    const i8 power = (load_as<i8>(&n) << 23) + load_as<i8>(&p);
+    return x < all(-126.0f) ? v8{} : load_as<v8>(&power);
+}
+
 // Rows become columns: eight rows of eight numbers of 32 bits.
 static inline void transpose(v8 (&m)[8]) {
     v8 a[8], b[8];

@@ -83,7 +83,6 @@ def test_names() -> None:
     [
         ({"head_dim": 12}, "head_dim=12"),
         ({"dtype": torch.bfloat16}, "bfloat16"),
-        ({"num_heads": 129, "num_kv_heads": 1}, "129 query heads"),
         ({"device": torch.device("cuda")}, "cuda"),
     ],
 )

@@ -20,7 +20,7 @@ def why_not(heads: Heads) -> str:
     """Why this backend cannot serve such heads on this machine; empty if it can. Builds the kernel if need be."""
     if heads.device.type != "cpu":
         return f"it runs on CPUs and the model is on {heads.device}"
-    return refusal(heads.num_heads, heads.num_kv_heads, heads.head_dim, heads.dtype, heads.cache_dtype) or cannot_run()
+    return refusal(heads.head_dim, heads.dtype, heads.cache_dtype) or cannot_run()
 
 
 class Cpu:
