@@ -10,7 +10,7 @@
 #include "vector.h"
 
 constexpr int KEYS = 64;  // keys in one round of the online softmax
-constexpr int MANY = 16;  // from so many rows on a piece is worked on by tiles: copying the keys pays
+constexpr int MANY = 12;  // from so many rows on a piece is worked on by tiles: copying the keys pays
 
 // One KV head of one request, some of its queries and a stretch of its keys. All query heads that share the KV head are
 // rows of the piece: row r is query r / group and head r % group of the group.

@@ -34,7 +34,8 @@ def paged_attention(
     ``query_start[b] … query_start[b+1]`` and they are the *last* tokens of its ``seq_lens[b]`` (their own keys and
     values are in the cache already). block_tables ``[batch, max_blocks]`` int64; columns past a request's length are
     not read. Query heads share KV heads in groups of ``num_heads / num_kv_heads`` (GQA, Ainslie et al. 2023). With
-    ``window`` a token sees itself and the ``window − 1`` tokens before it. Returns the shape of q.
+    ``window`` a token sees itself and the ``window − 1`` tokens before it. A request may be empty, or have more queries
+    than tokens: what sees no key becomes zeros. Returns the shape of q.
     """
     num_heads, block_size, num_kv_heads = q.shape[1], cache.shape[1], cache.shape[3]
     rows = cache.flatten(0, 1)
@@ -47,10 +48,10 @@ def paged_attention(
         group = num_heads // num_kv_heads
         keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
         scores = torch.einsum("qhd,khd->hqk", q[begin:end], keys).float() * scale
-        own = positions[length - (end - begin) :, None]
+        own = torch.arange(length - (end - begin), length, device=q.device)[:, None]
         visible = positions <= own
         if window is not None:
             visible &= positions > own - window
-        weights = scores.masked_fill(~visible, float("-inf")).softmax(-1).to(q.dtype)
+        weights = scores.masked_fill(~visible, float("-inf")).softmax(-1).masked_fill(~visible, 0.0).to(q.dtype)
         output[begin:end] = torch.einsum("hqk,khd->qhd", weights, values)
     return output

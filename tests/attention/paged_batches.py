@@ -49,8 +49,8 @@ class Case:
         start = [0]
         for _, queries in self.requests:
             start.append(start[-1] + queries)
-        width = max(needed)
-        padded = torch.tensor([table + table[:1] * (width - len(table)) for table in self.tables])
+        width = max(1, *needed)
+        padded = torch.tensor([table + (table[:1] or [0]) * (width - len(table)) for table in self.tables])
         token_bytes = 2 * self.num_kv_heads * self.head_dim * self.cache.itemsize
         starts, seq_lens = (torch.tensor(numbers, dtype=torch.int32) for numbers in (start, lengths))
         self.batch = AttentionBatch(start, lengths, padded, self.block_size, token_bytes, starts, seq_lens)
@@ -88,6 +88,9 @@ class Case:
             for i in range(queries):
                 own = length - queries + i
                 first = 0 if self.window is None else max(0, own - self.window + 1)
+                if own < 0:
+                    outputs.append(torch.zeros(self.num_heads, self.head_dim, dtype=torch.float64))
+                    continue
                 row = self.q[self.batch.query_start[b] + i].double()
                 heads = []
                 for head in range(self.num_heads):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -33,11 +34,48 @@ def test_equals_dense_attention(seed: int, block_size: int) -> None:
     torch.testing.assert_close(attend(case, case.poisoned()), case.dense(), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (9, 3), (8, 2), (7, 1), (8, 1), (32, 1), (5, 5)])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (9, 3), (8, 2), (7, 1), (8, 1), (130, 1), (5, 5)])
 @pytest.mark.parametrize("head_dim", [8, 40, 64, 128])
 def test_groups_and_widths(heads: int, kv_heads: int, head_dim: int) -> None:
     case = Case([(70, 1), (65, 65), (130, 6)], heads, kv_heads, head_dim, 16, None, seed=heads)
     torch.testing.assert_close(attend(case, case.poisoned()), case.dense(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("length", "queries"), [(63, 63), (64, 5), (65, 65), (128, 31), (129, 129), (200, 33), (97, 97)]
+)
+@pytest.mark.parametrize("window", [None, 1, 16, 63, 64, 65])
+def test_prefill_around_the_edges_of_tiles(length: int, queries: int, window: int | None) -> None:
+    """Pieces that begin anywhere, tiles that hold few keys, blocks of rows that see none of a tile."""
+    case = Case([(length, queries), (3, 3)], 3, 1, 16, 17, window, seed=length)
+    torch.testing.assert_close(attend(case, case.poisoned()), case.dense(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("queries", [2, 4, 7, 40, 300])
+def test_chunks_at_the_end_of_long_contexts(queries: int) -> None:
+    case = Case([(1500, queries)], 6, 2, 16, 16, None, seed=queries)
+    torch.testing.assert_close(attend(case, case.poisoned()), case.dense(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_empty_requests_and_rows_that_see_nothing(window: int | None) -> None:
+    """As padding of a recorded step has them. Nothing is read for them, whatever their block tables say."""
+    requests = [(0, 0), (0, 1), (5, 1), (9, 0), (2, 4), (0, 3), (10, 40), (70, 70)]
+    case = Case(requests, 4, 2, 8, 4, window, seed=0)
+    case.batch.block_tables[[0, 1, 3, 5]] = 10**12
+    out = attend(case, case.poisoned())
+    torch.testing.assert_close(out, case.dense(), atol=1e-5, rtol=1e-5)
+    assert not out[[0, 2, 3]].any() and out[[1, 4, 5]].any()
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_half_precision_caches(seed: int) -> None:
+    """The numbers are those of the cache, widened: what the same cache in float32 gives, to the last bit."""
+    case = random_case(6000 + seed)
+    cache = case.poisoned().half()
+    found = attend(case, cache)
+    assert torch.equal(found, attend(case, cache.float()))
+    torch.testing.assert_close(found, case.attend("reference", cache), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("length", [511, 512, 513, 1024, 1025, 2000])
@@ -47,16 +85,19 @@ def test_contexts_cut_into_stretches(length: int, window: int | None) -> None:
     torch.testing.assert_close(attend(case, case.poisoned()), case.dense(), atol=1e-5, rtol=1e-5)
 
 
-def test_neither_threads_nor_neighbours_change_a_bit() -> None:
-    case = Case([(1200, 1), (64, 64), (33, 1), (900, 9)], 6, 2, 16, 16, None, seed=1)
+def with_threads(threads: int, work: Callable[[], torch.Tensor]) -> torch.Tensor:
     before = torch.get_num_threads()
+    torch.set_num_threads(threads)
     try:
-        outputs = []
-        for threads in (1, 2, 4):
-            torch.set_num_threads(threads)
-            outputs.append(attend(case, case.cache))
+        return work()
     finally:
         torch.set_num_threads(before)
+
+
+def test_neither_threads_nor_neighbours_change_a_bit() -> None:
+    """Also with more threads than there are processors."""
+    case = Case([(1200, 1), (64, 64), (33, 1), (900, 9), (1100, 30), (400, 400)], 6, 2, 16, 16, None, seed=1)
+    outputs = [with_threads(threads, lambda: attend(case, case.cache)) for threads in (1, 2, 4, 13)]
     assert all(torch.equal(outputs[0], other) for other in outputs[1:])
     for b in range(len(case.requests)):
         begin, end = case.batch.query_start[b], case.batch.query_start[b + 1]
@@ -96,6 +137,74 @@ def test_queries_that_are_part_of_a_wider_tensor() -> None:
     assert torch.equal(attend(case, case.cache), expected)
     case.q = wide[:, :4].transpose(1, 2).contiguous().transpose(1, 2)
     assert torch.equal(attend(case, case.cache), expected)
+
+
+def test_unaligned_addresses() -> None:
+    case = Case([(140, 1), (70, 70)], 4, 2, 16, 16, None, seed=3)
+    expected = attend(case, case.cache)
+    shifted = torch.zeros(case.q.numel() + 1)[1:].view(case.q.shape).copy_(case.q)
+    cache = torch.zeros(case.cache.numel() + 3)[3:].view(case.cache.shape).copy_(case.cache)
+    case.q = shifted
+    assert torch.equal(attend(case, cache), expected)
+
+
+def test_a_query_that_is_not_a_number_stays_one() -> None:
+    case = Case([(600, 1), (70, 70)], 2, 1, 8, 16, None, seed=2)
+    case.q[[0, 20]] = float("nan")
+    nan = attend(case, case.cache).isnan()
+    assert nan[[0, 20]].all() and not nan[1:20].any() and not nan[21:].any()
+
+
+STEPS = [
+    [(1, 1), (40, 1), (0, 1), (700, 1)],
+    [(2, 1), (41, 1), (1, 1), (701, 1)],
+    [(1300, 1), (0, 1), (64, 1), (513, 1)],
+    [(0, 1), (0, 1), (0, 1), (0, 1)],
+]
+"""Decodes, of which some rows are padding."""
+MIXED = [[(90, 90), (700, 3), (0, 0), (5, 1)], [(5, 1), (0, 0), (600, 90), (3, 3)], [(94, 94), (0, 0), (0, 0), (0, 0)]]
+"""The tokens of a step are as many each time, but not whose they are."""
+
+
+@pytest.mark.parametrize("steps", [STEPS, MIXED], ids=["decodes", "mixed"])
+@pytest.mark.parametrize("half", [False, True])
+def test_a_recorded_step_follows_what_its_addresses_hold(steps: list[list[tuple[int, int]]], half: bool) -> None:
+    """Recorded once; then lengths, starts, tables, queries and the cache change where they lie."""
+    cases = [Case(requests, 6, 2, 16, 16, None, seed=i) for i, requests in enumerate(steps)]
+    num_blocks, width = max(len(case.cache) for case in cases), 100
+    q = torch.zeros_like(cases[0].q)
+    cache = torch.zeros((num_blocks, *cases[0].cache.shape[1:]), dtype=torch.float16 if half else torch.float32)
+    tables, starts, lengths = (
+        torch.zeros(4, width, dtype=torch.int64),
+        *(torch.zeros(n, dtype=torch.int32) for n in (5, 4)),
+    )
+    tape = native.Tape(native.Scratch(len(q)))
+    with tape.recording():
+        plan = attention.make_plan(starts, lengths, 6, 2, 16, None)
+        layers = [attention.attend(q, cache, tables, plan, cases[0].scale) for _ in range(2)]
+    assert len(tape) == 5 and layers[0].data_ptr() == layers[1].data_ptr()
+    del plan
+    gc.collect()
+    for threads in (1, 2, 4):
+        for case in cases:
+            q.copy_(case.q), starts.copy_(case.batch.starts), lengths.copy_(case.batch.lengths)
+            cache[: len(case.cache)] = case.cache
+            tables[:, : case.batch.block_tables.shape[1]] = case.batch.block_tables
+            with_threads(threads, lambda: tape.run() or layers[1])
+            assert torch.equal(layers[1], attend(case, case.cache.to(cache.dtype)))
+
+
+def test_what_cannot_be_recorded_or_planned_is_refused() -> None:
+    case = Case([(40, 1), (20, 20)], 4, 2, 16, 16, None, seed=3)
+    batch = case.batch
+    plan = attention.make_plan(batch.starts, batch.lengths, 4, 2, 16, None)
+    with pytest.raises(ValueError, match=r"for 2 requests and heads \(4, 2, 16\), not for 1"):
+        attention.attend(case.q, case.cache, batch.block_tables[:1], plan, 1.0)
+    with pytest.raises(ValueError, match=r"query_start is torch\.int64"):
+        attention.make_plan(batch.starts.long(), batch.lengths, 4, 2, 16, None)
+    apart = case.q.transpose(1, 2).contiguous().transpose(1, 2)
+    with pytest.raises(ValueError, match="side by side"), native.Tape(native.Scratch(99)).recording():
+        attention.attend(apart, case.cache, batch.block_tables, plan, 1.0)
 
 
 def test_what_it_cannot_compute_is_refused_by_name() -> None:

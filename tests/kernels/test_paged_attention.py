@@ -52,3 +52,10 @@ def test_columns_of_a_table_past_the_length_are_not_read() -> None:
     expected = attend(case, case.cache)
     case.batch.block_tables[0, 2:] = 10**6
     assert torch.equal(attend(case, case.cache), expected)
+
+
+def test_empty_requests_and_rows_that_see_nothing() -> None:
+    case = Case([(0, 0), (0, 1), (5, 1), (9, 0), (2, 4), (0, 3)], 4, 2, 8, 4, None, seed=0)
+    out = attend(case, case.poisoned())
+    torch.testing.assert_close(out, case.dense(), atol=1e-5, rtol=1e-5)
+    assert not out[[0, 2, 3]].any() and out[[1, 4, 5]].any()
