@@ -1,0 +1,12 @@
+// driver [race|overrun]: all tests, or one fault that the sanitizer must find.
+#include <cstring>
+
+#include "driver.h"
+
+int main(int argc, char** argv) {
+    if (argc > 1 && std::strcmp(argv[1], "race") == 0) return seeded_race(), 0;
+    if (argc > 1 && std::strcmp(argv[1], "overrun") == 0) return seeded_overrun(), 0;
+    test_crew();
+    test_attention();
+    std::puts("all tests passed");
+}
