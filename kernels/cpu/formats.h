@@ -27,7 +27,7 @@ struct Weight {
     const char* data;
     int64_t row_bytes;  // floats
     // whole numbers:
-    int bits, group_blocks, offsets;  // group_blocks: blocks that share a scale; 0: one scale an output
+    int bits, group_blocks, offsets;  // group_blocks: blocks that share a scale, 1 or 2; 0: one scale an output
     const char* scales;
 
     const char* row(int n) const { return data + n * row_bytes; }
@@ -35,8 +35,8 @@ struct Weight {
     int block_bytes() const { return OUTPUTS * BLOCK * bits / 8; }
     const char* panel(int p) const { return data + int64_t(p) * blocks() * block_bytes(); }
     const half* group_scales(int p, int block) const {
-        const int groups = blocks() / group_blocks, step = offsets == STORED ? 2 * OUTPUTS : OUTPUTS;
-        return (const half*)scales + (int64_t(p) * groups + block / group_blocks) * step;
+        const int shift = group_blocks - 1, step = offsets == STORED ? 2 * OUTPUTS : OUTPUTS;
+        return (const half*)scales + (int64_t(p) * (blocks() >> shift) + (block >> shift)) * step;
     }
     float row_scale(int n) const { return group_blocks ? 1.0f : ((const float*)scales)[n]; }
 };

@@ -63,6 +63,7 @@ inline void fetch<Unpacked>(const char*) {}  // lies in the nearest cache
 // One block, in whole numbers.
 template <class Source, int M>
 inline void add_block(const char* w, const int16_t* x, i8 (&p)[M], i8 (&q)[M]) {
+#pragma GCC unroll 4
     for (int k = 0; k < BLOCK / 2; k += Source::AT_ONCE) {
         Pair pairs[Source::AT_ONCE];
         Source::unpack(w, k, pairs);
@@ -108,12 +109,20 @@ inline void tile(const Weight& weight, int panel, const char* w, int64_t w_step,
 template <int M>
 void write(const Product& p, int row, int first_out, const Sums<M>& sums) {
     const int outs = std::min(OUTPUTS, p.weight.out - first_out);
-    float line[OUTPUTS];
+    float scales[OUTPUTS] = {}, biases[OUTPUTS] = {};
+    for (int n = 0; n < outs; n++) scales[n] = p.weight.row_scale(first_out + n), biases[n] = p.bias_of(first_out + n);
     for (int m = 0; m < M; m++) {
-        store(line, sums.a[m]), store(line + 8, sums.b[m]);
+        const v8 scale = all(p.rounded.scales[row + m]);
+        const v8 a = sums.a[m] * (scale * load(scales)) + load(biases);
+        const v8 b = sums.b[m] * (scale * load(scales + 8)) + load(biases + 8);
         float* out = p.out + (row + m) * p.out_stride + first_out;
-        for (int n = 0; n < outs; n++)
-            out[n] = line[n] * (p.rounded.scales[row + m] * p.weight.row_scale(first_out + n)) + p.bias_of(first_out + n);
+        if (outs == OUTPUTS) {
+            store(out, a), store(out + 8, b);
+            continue;
+        }
+        float line[OUTPUTS];
+        store(line, a), store(line + 8, b);
+        std::copy(line, line + outs, out);
     }
 }
 
