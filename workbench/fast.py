@@ -1,5 +1,7 @@
 """``quantization="fast"``: the weight format that decodes fastest here without losing anything that shows.
 
+Unless ``kv_cache_dtype`` says otherwise, keys and values are kept in 16 bits with it, and their loss counts too.
+
 What a format loses is measured: the Kullback-Leibler divergence of its next-token distributions from float32's on a
 fixed text, KL(float32 ‖ format), in nats a token. How fast it is, is measured too: decode steps of one request. Both
 are kept in ``WORKBENCH_HOME`` for the same weights, kernels and processor, so that only the first time takes a while.
@@ -12,7 +14,6 @@ import hashlib
 import json
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ from workbench.attention.registry import attention_backend
 from workbench.config import EngineConfig
 from workbench.engine.request import Request
 from workbench.files import write_atomically
-from workbench.loading import LoadedModel, load_scheme
+from workbench.loading import LoadedModel, is_gguf, load_scheme
 from workbench.machine import cpu_name, num_cpus
 from workbench.model.captured import captured_steps
 from workbench.model.config import ModelConfig
@@ -35,6 +36,8 @@ from workbench.model.runner import ModelRunner
 from workbench.model.store import home
 from workbench.plan import Scheduled, StepPlan
 from workbench.sampling_params import SamplingParams
+from workbench.text.default_text import DEFAULT_TEXT
+from workbench.text.tokenizer import Tokenizer
 
 MOST_LOSS = 2e-3
 """KL in nats a token that nobody sees: an eighth of what 8-bit activations cost the course's model."""
@@ -54,27 +57,54 @@ class Tried(NamedTuple):
     """Median decode step of one request."""
 
 
-def load_fastest(
+def load_model(
     config: EngineConfig,
     model_config: ModelConfig,
     source: Path | str,
     dtype: torch.dtype,
     device: torch.device,
-    encode: Callable[[str], list[int]] | None,
+    tokenizer: Tokenizer | None,
 ) -> LoadedModel:
-    """The model in the fastest format within `MOST_LOSS`. ``encode``: the tokenizer's; None: random tokens are scored.
+    """Loads weights as ``config.quantization`` says. Without a ``tokenizer`` ``fast`` scores random tokens.
 
-    Raises UsageError where no other format than float32 can be had (not a CPU, no compiler, 16-bit weights asked for).
+    Raises UsageError for a format that cannot be had here (not a CPU, no compiler, 16-bit weights asked for too).
     """
-    require_scheme("fast", False, config.dtype, device)
+    wanted, why = config.quantization, "asked for"
+    if wanted == "auto":
+        wanted, why = "none", "no checkpoint that this version reads says otherwise"
+    if wanted != "none":
+        require_scheme(wanted, is_gguf(source), config.dtype, device)
+    if wanted == "fast":
+        wanted, why = _fastest(config, model_config, source, dtype, device, tokenizer)
+    return load_scheme(config, model_config, source, dtype, device, wanted, why)
+
+
+def kv_dtype(config: EngineConfig, scheme: str, activations: torch.dtype) -> torch.dtype:
+    """Of stored keys and values, where weights are kept in ``scheme``."""
+    chosen = config.kv_cache_dtype == "auto" and config.quantization == "fast" and scheme != "none"
+    return torch.float16 if chosen or config.kv_cache_dtype == "fp16" else activations
+
+
+def _fastest(
+    config: EngineConfig,
+    model_config: ModelConfig,
+    source: Path | str,
+    dtype: torch.dtype,
+    device: torch.device,
+    tokenizer: Tokenizer | None,
+) -> tuple[str, str]:
+    """The scheme, and why."""
     file = home() / "fast.json"
     kept, key = _read(file), _key(config, source)
     if key not in kept:
-        kept[key] = [list(one) for one in _try_all(config, model_config, source, dtype, device, encode)]
+        kept[key] = [list(one) for one in _try_all(config, model_config, source, dtype, device, tokenizer)]
         _write(file, kept)
     tried = [Tried(*one) for one in kept[key]]
     best = choose(tried)
-    return load_scheme(config, model_config, source, dtype, device, best.scheme, why(tried, best))
+    told = why(tried, best)
+    if kv_dtype(config, best.scheme, torch.float32) is torch.float16:
+        told += "; keys and values in 16 bits"
+    return best.scheme, told
 
 
 def choose(tried: list[Tried]) -> Tried:
@@ -94,17 +124,16 @@ def _try_all(
     source: Path | str,
     dtype: torch.dtype,
     device: torch.device,
-    encode: Callable[[str], list[int]] | None,
+    tokenizer: Tokenizer | None,
 ) -> list[Tried]:
-    is_gguf = isinstance(source, Path) and source.suffix.lower() == ".gguf"
-    text = _text(model_config, encode)
+    text = _text(model_config, tokenizer)
     reference: torch.Tensor | None = None
     tried = []
     for scheme in ("none", *SCHEMES):
-        if scheme == "gguf" and not is_gguf:
+        if scheme == "gguf" and not is_gguf(source):
             continue
         loaded = load_scheme(config, model_config, source, dtype, device, scheme, "tried")
-        runner = _runner(loaded, len(text))
+        runner = _runner(loaded, len(text), kv_dtype(config, scheme, torch.float32))
         logits = runner.logits(text).log_softmax(-1)
         reference = logits if reference is None else reference
         tried.append(Tried(scheme, kl_divergence(reference, logits), 1e3 * _step_seconds(runner, text)))
@@ -117,21 +146,19 @@ def kl_divergence(reference: torch.Tensor, other: torch.Tensor) -> float:
     return float(torch.stack(rows).mean().clamp_min(0))
 
 
-def _text(model_config: ModelConfig, encode: Callable[[str], list[int]] | None) -> list[int]:
+def _text(model_config: ModelConfig, tokenizer: Tokenizer | None) -> list[int]:
     length = min(TEXT_TOKENS, model_config.max_position_embeddings)
-    if encode is None:
+    if tokenizer is None:
         generator = torch.Generator().manual_seed(0)
         return torch.randint(0, model_config.vocab_size, (length,), generator=generator).tolist()
-    from workbench.text.default_text import DEFAULT_TEXT
-
-    return encode(DEFAULT_TEXT)[:length]
+    return tokenizer.encode(DEFAULT_TEXT)[:length]
 
 
-def _runner(loaded: LoadedModel, num_tokens: int) -> ModelRunner:
+def _runner(loaded: LoadedModel, num_tokens: int, cache_dtype: torch.dtype) -> ModelRunner:
     shape, cpu, f32 = loaded.model_config, torch.device("cpu"), torch.float32
-    heads = Heads(shape.num_heads, shape.num_kv_heads, shape.head_dim, f32, cpu, f32)
+    heads = Heads(shape.num_heads, shape.num_kv_heads, shape.head_dim, f32, cpu, cache_dtype)
     decoder = loaded.decoder(attention_backend("auto", heads), num_tokens)
-    cache = KVCache(shape, -(-num_tokens // 16), 16, f32, cpu)
+    cache = KVCache(shape, -(-num_tokens // 16), 16, cache_dtype, cpu)
     return ModelRunner(decoder, cache, StepCost(shape, 0, 0), captured=captured_steps(decoder, cache, 1, num_tokens))
 
 
@@ -152,7 +179,7 @@ def _step_seconds(runner: ModelRunner, text: list[int]) -> float:
 def _key(config: EngineConfig, source: Path | str) -> str:
     """The same weights, kernels and processor: what was measured for one holds for the other."""
     parts = [str(source), config.load_format, str(config.seed), digest(), cpu_name(), str(num_cpus())]
-    parts += [str(torch.get_num_threads()), str(TEXT_TOKENS)]
+    parts += [str(torch.get_num_threads()), str(TEXT_TOKENS), config.kv_cache_dtype]
     if isinstance(source, Path):
         files = [source] if source.is_file() else sorted(source.glob("*.safetensors"))
         parts += [f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]

@@ -18,9 +18,8 @@ from workbench.engine.clock import Clock, WallClock
 from workbench.engine.engine import Engine
 from workbench.engine.request import Request
 from workbench.errors import UsageError
-from workbench.fast import load_fastest
+from workbench.fast import kv_dtype, load_model
 from workbench.interrupts import SafeInterrupts
-from workbench.loading import load_model
 from workbench.machine import free_memory, keep_freed_memory
 from workbench.model import store
 from workbench.model.captured import captured_steps, tape_recorder
@@ -98,25 +97,21 @@ class LLM:
         self.model_config.require_supported()
         dtype = _dtype(config.dtype, self.model_config.dtype, device)
         max_model_len = resolve_max_model_len(config, self.model_config.max_position_embeddings)
-        shape, computed = self.model_config, activation_dtype(dtype, device)
-        kv_dtype = torch.float16 if config.kv_cache_dtype == "fp16" else computed
-        heads = Heads(shape.num_heads, shape.num_kv_heads, shape.head_dim, computed, device, kv_dtype)
-        attention = attention_backend(config.attention_backend, heads)
         maker = sampling_maker(config.sampling_backend, device)
         if weights_of is None:
             self.tokenizer = _tokenizer(config, source)
-            if config.quantization == "fast":
-                encode = self.tokenizer.encode if self.tokenizer else None
-                loaded = load_fastest(config, self.model_config, source, dtype, device, encode)
-            else:
-                loaded = load_model(config, self.model_config, source, dtype, device)
+            loaded = load_model(config, self.model_config, source, dtype, device, self.tokenizer)
             self.quantization, self.weights_fingerprint = loaded.quantization, loaded.fingerprint
-            decoder = loaded.decoder(attention, max_model_len)
+            open_decoder = loaded.decoder
         else:
             self.tokenizer = weights_of.tokenizer
             self.quantization, self.weights_fingerprint = weights_of.quantization, weights_of.weights_fingerprint
-            decoder = weights_of.runner.decoder.sharing_weights(attention, max_model_len)
-        kv_bytes = self.model_config.kv_bytes_per_token(str(kv_dtype).removeprefix("torch."))
+            open_decoder = weights_of.runner.decoder.sharing_weights
+        shape, computed = self.model_config, activation_dtype(dtype, device)
+        cached = kv_dtype(config, self.quantization.name, computed)
+        heads = Heads(shape.num_heads, shape.num_kv_heads, shape.head_dim, computed, device, cached)
+        decoder = open_decoder(attention_backend(config.attention_backend, heads), max_model_len)
+        kv_bytes = self.model_config.kv_bytes_per_token(str(cached).removeprefix("torch."))
         num_kv_blocks = resolve_num_kv_blocks(
             config, max_model_len, kv_bytes, _pool_bytes(config, device), _memory_bytes(device)
         )
@@ -126,10 +121,9 @@ class LLM:
             num_kv_blocks=num_kv_blocks,
             kv_cache_memory_bytes=None,
         )
-        cache = KVCache(self.model_config, num_kv_blocks, config.block_size, kv_dtype, device)
+        cache = KVCache(self.model_config, num_kv_blocks, config.block_size, cached, device)
         clock = clock or WallClock()
-        body_bytes, head_bytes = decoder.weight_bytes
-        cost = StepCost(self.model_config, body_bytes + head_bytes, kv_bytes, head_bytes)
+        cost = StepCost(self.model_config, sum(decoder.weight_bytes), kv_bytes, decoder.weight_bytes[1])
         captured, recorder = None, None
         if not config.enforce_eager:
             captured = captured_steps(decoder, cache, config.max_num_seqs, max_model_len)

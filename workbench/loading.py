@@ -11,7 +11,7 @@ from workbench.attention.interface import AttentionBackend
 from workbench.config import EngineConfig
 from workbench.model.config import ModelConfig
 from workbench.model.decoder import Decoder, Weights
-from workbench.model.quantize import SCHEMES, quantize, require_scheme
+from workbench.model.quantize import SCHEMES, quantize
 from workbench.model.weights import load_weights
 from workbench.model.weights.fingerprint import weights_fingerprint
 
@@ -42,19 +42,9 @@ class LoadedModel:
         return Decoder(self.model_config, self.weights, attention, max_model_len, bits)
 
 
-def load_model(
-    config: EngineConfig, model_config: ModelConfig, source: Path | str, dtype: torch.dtype, device: torch.device
-) -> LoadedModel:
-    """Loads weights as ``config.quantization`` says; ``fast`` is the affair of `workbench.fast`.
-
-    Raises UsageError for a format that cannot be had here.
-    """
-    wanted = {"auto": "none"}.get(config.quantization, config.quantization)
-    is_gguf = isinstance(source, Path) and source.suffix.lower() == ".gguf"
-    if wanted != "none":
-        require_scheme(wanted, is_gguf, config.dtype, device)
-    why = "no checkpoint that this version reads says otherwise" if config.quantization == "auto" else "asked for"
-    return load_scheme(config, model_config, source, dtype, device, wanted, why)
+def is_gguf(source: Path | str) -> bool:
+    """Whether the checkpoint is a GGUF file."""
+    return isinstance(source, Path) and source.suffix.lower() == ".gguf"
 
 
 def load_scheme(
