@@ -12,6 +12,7 @@ from workbench.config import EngineConfig
 from workbench.model.config import ModelConfig
 from workbench.model.decoder import Decoder, Weights
 from workbench.model.quantize import SCHEMES, quantize
+from workbench.model.threads import one_thread
 from workbench.model.weights import load_weights
 from workbench.model.weights.fingerprint import weights_fingerprint
 
@@ -39,7 +40,8 @@ class LoadedModel:
     def decoder(self, attention: AttentionBackend, max_model_len: int) -> Decoder:
         scheme = SCHEMES.get(self.quantization.name)
         bits = 16 if scheme is None else scheme.activation_bits
-        return Decoder(self.model_config, self.weights, attention, max_model_len, bits)
+        with one_thread():
+            return Decoder(self.model_config, self.weights, attention, max_model_len, bits)
 
 
 def is_gguf(source: Path | str) -> bool:
@@ -61,5 +63,6 @@ def load_scheme(
     weights: Weights = load_weights(
         model_config, path, config.load_format, dtype, device, config.seed, packed=scheme == "gguf"
     )
-    formats = {} if scheme == "none" else quantize(weights, scheme)
+    with one_thread():
+        formats = {} if scheme == "none" else quantize(weights, scheme)
     return LoadedModel(model_config, weights, Chosen(scheme, why, formats), weights_fingerprint(weights))

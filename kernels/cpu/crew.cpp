@@ -22,16 +22,18 @@ inline void pause_briefly() {
 #endif
 }
 
-// Until `word` is no longer `seen`.
-void await(const std::atomic<uint32_t>& word, uint32_t seen) {
+// Until `ready` says so of the word's value.
+template <class T, class Ready>
+void await(const std::atomic<T>& word, Ready ready) {
     const auto until = std::chrono::steady_clock::now() + PATIENCE;
     do {
         for (int i = 0; i < 64; i++) {
-            if (word.load(std::memory_order_acquire) != seen) return;
+            if (ready(word.load(std::memory_order_acquire))) return;
             pause_briefly();
         }
     } while (std::chrono::steady_clock::now() < until);
-    while (word.load(std::memory_order_acquire) == seen) word.wait(seen, std::memory_order_acquire);
+    for (T seen = word.load(std::memory_order_acquire); !ready(seen); seen = word.load(std::memory_order_acquire))
+        word.wait(seen, std::memory_order_acquire);
 }
 
 struct Hand {
@@ -44,14 +46,18 @@ class Crew {
     void run(const std::vector<Operation>& operations, int threads) {
         std::lock_guard<std::mutex> turn(one_at_a_time);
         while (int(hands.size()) < threads - 1) hire();
-        job = &operations;
-        members = threads;
         if (shares.size() < operations.size()) shares = std::vector<Share>(operations.size());
+        for (size_t i = 0; i < operations.size(); i++) shares[i].reset();
+        job = &operations;
+        open.store(true);
         for (int i = 0; i + 1 < threads; i++) {
             hands[i].calls.fetch_add(1, std::memory_order_release);
             hands[i].calls.notify_one();
         }
         work();
+        // Nobody comes in any more, and who is still inside finds everything done.
+        open.store(false);
+        await(inside, [](int count) { return count == 0; });
     }
 
   private:
@@ -59,39 +65,27 @@ class Crew {
         Hand& hand = hands.emplace_back();
         hand.thread = std::thread([this, &hand] {
             for (uint32_t seen = 0;; seen++) {
-                await(hand.calls, seen);
-                work();
+                await(hand.calls, [seen](uint32_t calls) { return calls != seen; });
+                seen = hand.calls.load(std::memory_order_acquire) - 1;  // calls that came while it slept are one
+                inside.fetch_add(1);
+                if (open.load()) work();
+                if (inside.fetch_sub(1) == 1) inside.notify_all();
             }
         });
         hand.thread.detach();  // it sleeps until the process ends
     }
 
     void work() {
-        // After the last barrier the caller may be gone and the operations with it: nothing of them is read then.
-        const Operation* operations = job->data();
-        const size_t count = job->size();
-        const int threads = members;
-        for (size_t i = 0; i < count; i++) {
-            operations[i](shares[i]);
-            const uint32_t seen = phase.load(std::memory_order_relaxed);
-            if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 < threads) {
-                await(phase, seen);
-                continue;
-            }
-            arrived.store(0, std::memory_order_relaxed);
-            shares[i].next.store(0, std::memory_order_relaxed);
-            phase.store(seen + 1, std::memory_order_release);
-            phase.notify_all();
-        }
+        for (size_t i = 0; i < job->size(); i++) (*job)[i](shares[i]);
     }
 
     std::mutex one_at_a_time;
     std::deque<Hand> hands;
     const std::vector<Operation>* job = nullptr;
-    int members = 1;
     std::vector<Share> shares;
-    alignas(64) std::atomic<int> arrived{0};
-    alignas(64) std::atomic<uint32_t> phase{0};
+    // In one order for all threads: who raised `inside` and then finds `open` is waited for.
+    std::atomic<bool> open{false};
+    alignas(64) std::atomic<int> inside{0};
 };
 
 Crew* crew;  // never deleted: its threads may outlive everything else
@@ -109,6 +103,10 @@ Crew& the_crew() {
 }
 
 }  // namespace
+
+void Share::wait(int count) const {
+    await(done, [count](int now) { return now >= count; });
+}
 
 void carry_out(const std::vector<Operation>& operations, int threads) {
     if (!operations.empty()) the_crew().run(operations, std::max(threads, 1));

@@ -1,9 +1,9 @@
 // The threads that carry out operations, and the tape on which operations are recorded to be carried out again.
 //
-// An operation is called by every thread of the crew at once; the threads share its work by taking pieces of it until
-// none is left, so a thread that the machine holds up costs little. The next operation begins when all have ended the
-// one before. Whoever waits spins for a moment and then sleeps, so more threads than processors, or a busy machine, only
-// make things slower in proportion. What a piece computes never depends on who takes it.
+// An operation's work is cut into pieces, and whoever is there takes the next one. It is over when all its pieces are done,
+// whoever did them: nobody waits for a thread that took none, so a busy machine that keeps a thread from running costs that
+// thread's help and no more. Whoever waits for a piece spins for a moment and then sleeps. What a piece computes never
+// depends on who takes it.
 #pragma once
 
 #include <algorithm>
@@ -11,19 +11,32 @@
 #include <functional>
 #include <vector>
 
-// The pieces of one operation's work, handed out in order.
-struct Share {
-    std::atomic<int> next{0};
-
-    // f(begin, end) for stretches of at most `grain` of 0 … count - 1.
+// The pieces of one operation's work.
+class Share {
+  public:
+    // f(begin, end) for stretches of at most `grain` of 0 … count - 1, by all threads together; returns when all are done.
+    // An operation calls this once, and does nothing outside of f that could not be done twice or late.
     template <class F>
     void take(int count, int grain, F f) {
         for (;;) {
             const int begin = next.fetch_add(grain, std::memory_order_relaxed);
-            if (begin >= count) return;
-            f(begin, std::min(begin + grain, count));
+            if (begin >= count) return wait(count);
+            const int end = std::min(begin + grain, count);
+            f(begin, end);
+            if (done.fetch_add(end - begin, std::memory_order_acq_rel) + end - begin == count) done.notify_all();
         }
     }
+
+    void reset() {
+        next.store(0, std::memory_order_relaxed);
+        done.store(0, std::memory_order_relaxed);
+    }
+
+  private:
+    void wait(int count) const;
+
+    alignas(64) std::atomic<int> next{0};
+    std::atomic<int> done{0};
 };
 
 typedef std::function<void(Share&)> Operation;

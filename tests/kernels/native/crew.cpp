@@ -75,8 +75,8 @@ void test_crew() {
 // All threads count in the same plain number.
 void seeded_race() {
     int count = 0;
-    carry_out({[&](Share&) {
-                  for (int i = 0; i < 1000; i++) count += i;
+    carry_out({[&](Share& share) {
+                  share.take(4000, 1, [&](int i, int) { count += i; });
               }},
               4);
 }

@@ -34,6 +34,8 @@ void tape_run(const Tape*, int threads);
 
 void test_crew();
 void test_attention();
+void test_linear();
+void test_layers();
 
 // Faults that a sanitizer must find; without one they may go unseen.
 void seeded_race();

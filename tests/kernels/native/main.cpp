@@ -8,5 +8,7 @@ int main(int argc, char** argv) {
     if (argc > 1 && std::strcmp(argv[1], "overrun") == 0) return seeded_overrun(), 0;
     test_crew();
     test_attention();
+    test_linear();
+    test_layers();
     std::puts("all tests passed");
 }

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 from workbench.errors import UsageError
 from workbench.gguf_file import GGUFFile, TensorInfo
 from workbench.model.gguf.hf_config import config_of, read_config
+from workbench.model.threads import one_thread
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,7 +108,7 @@ def iter_tensors(path: str | Path, packed: bool = False) -> Iterator[tuple[str, 
             continue
         name, part = hf_name(info.name), info.name.split(".")[-2]
         turned = interleaved and part in heads
-        with _one_thread():
+        with one_thread():
             weight = read_packed(file, info) if packed else None
             if weight is not None:
                 yield name, replace(weight, data=unpermute(weight.data, heads[part])) if turned else weight
@@ -116,17 +116,3 @@ def iter_tensors(path: str | Path, packed: bool = False) -> Iterator[tuple[str, 
             tensor = read_tensor(file, info)
             tensor = unpermute(tensor, heads[part]) if turned else tensor
         yield name, tensor
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Decoding is many short steps: handing each to several threads costs more than it saves, and far more on a busy
-    machine (measured on two cores, SmolLM2-135M: 1 s with one thread, 2 to 8 s with two while others computed)."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
