@@ -12,7 +12,8 @@ from workbench.engine.trace import StepTrace
 from workbench.errors import UsageError, WorkbenchError
 from workbench.llm import LLM, model_source
 from workbench.measure.metrics import serving_metrics
-from workbench.measure.peers import TransformersPeer, transformers_model
+from workbench.measure.peers.in_process import transformers_model
+from workbench.measure.peers.workers.transformers_serving import TransformersPeer
 from workbench.measure.result import as_result
 from workbench.measure.workload import Workload
 from workbench.sampling_params import SamplingParams
