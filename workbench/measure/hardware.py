@@ -7,7 +7,7 @@ what a process gets depends on threads, neighbours and cooling, and not only on 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,12 @@ def read_bandwidth(device: torch.device, buffer_bytes: int | None = None, repeat
     return matrix.nbytes / min(timing.median for timing in timings.values())
 
 
-def matmul_flops(device: torch.device, seconds: float = MATMUL_SECONDS) -> dict[str, float]:
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int8)
+
+
+def matmul_flops(
+    device: torch.device, seconds: float = MATMUL_SECONDS, dtypes: Sequence[torch.dtype] = DTYPES
+) -> dict[str, float]:
     """FLOP/s by dtype of a product of two square matrices, as large as takes about ``seconds``; integers count alike.
 
     At such sizes a number is used hundreds of times for once that it is read, so memory does not hold the product up.
@@ -117,7 +122,7 @@ def matmul_flops(device: torch.device, seconds: float = MATMUL_SECONDS) -> dict[
     multiply on this device is left out.
     """
     rates: dict[str, float] = {}
-    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int8):
+    for dtype in dtypes:
         try:
             rates[str(dtype).removeprefix("torch.")] = _matmul_rate(dtype, device, seconds)
         except (AttributeError, NotImplementedError, RuntimeError):

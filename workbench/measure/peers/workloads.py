@@ -47,7 +47,7 @@ class Job:
     def figure(self, seconds: float, first_seconds: float) -> float:
         """What the workload is told by: decode tok/s (from the first token to the last), output tok/s, prompt tok/s or
         seconds. Raises ValueError for times that cannot be."""
-        if not 0 < seconds or not 0 <= first_seconds <= seconds:
+        if seconds <= 0 or not 0 <= first_seconds <= seconds:
             raise ValueError(f"a run of {seconds:.6f} s with its first token after {first_seconds:.6f} s cannot be")
         if self.name == "a":
             if not 0 < first_seconds < seconds:

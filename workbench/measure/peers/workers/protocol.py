@@ -8,8 +8,10 @@ leaves at the end of its input.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -65,6 +67,7 @@ def serve(load: Callable[..., System]) -> None:
     # Libraries print to standard output as they like: it is theirs, and goes where their errors go.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    _end_with_the_driver()
     system: System | None = None
     for line in sys.stdin:
         asked = json.loads(line)
@@ -82,6 +85,13 @@ def serve(load: Callable[..., System]) -> None:
             told = {"error": f"{type(error).__name__}: {error}"}
         out.write(json.dumps(told) + "\n")
         out.flush()
+
+
+def _end_with_the_driver() -> None:
+    """A driver that is killed closes its end of the input, but a worker that was stopped then would never see it."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
 
 
 def _run(system: System, prompts: list[list[int]], output_lens: list[int], head: int) -> dict[str, Any]:
