@@ -73,17 +73,21 @@ def peers(args: argparse.Namespace) -> None:
 
 def print_result(result: dict[str, Any]) -> None:
     from workbench.lab.table import Table
+    from workbench.measure.ceilings import BUSY
 
     jobs = result["workload"]
     for name, job in jobs.items():
         print(f"({name}) {job['title']}: {job['unit']}")
     systems = {name: one for name, one in result["systems"].items() if "precision" in one}
     rows = [
-        [name, one["precision"], _number(one["kl"], ".1e"), _share(one["equal_tokens"]), _whole(result, name)]
+        [name, one["precision"], _number(one["kl"], ".1e"), _share(one["equal_tokens"])]
         + [_figure(result["results"][job].get(name)) for job in jobs]
+        + [_whole(result, name)]
         for name, one in systems.items()
     ]
-    print(repr(Table(["system", "weights", "KL to fp32", "tokens as fp32", "(a) whole", *_heads(jobs)], rows)))
+    print(
+        repr(Table(["system", "weights", "KL to fp32", "(a) tokens as fp32", *_heads(jobs), "(a) whole, tok/s"], rows))
+    )
     print("\nmedian (lowest–highest round), and the share of the limit that bandwidth or matrix rate sets")
     equal = {(pair["ours"], pair["peer"]) for pair in result["equal_quality"]}
     pairs = dict.fromkeys(tuple(key.split("/")[1:]) for key in result["ratios"])
@@ -106,6 +110,9 @@ def print_result(result: dict[str, Any]) -> None:
     print(f"read bandwidth {used['read_bandwidth'] / 1e9:.1f} GB/s, float32 matmul "
           f"{used['matmul_flops'] / 1e9:.0f} GFLOP/s, the higher of before and after; "
           f"{result['config']['rounds']} rounds, systems loaded {result['loaded']}")  # fmt: skip
+    if result["others"] > BUSY:
+        print(f"other programs took up to {result['others']:.0%} of the processors during a run: measure again on a quiet "
+              "machine before you believe a ratio")  # fmt: skip
     print_provenance(result)
 
 

