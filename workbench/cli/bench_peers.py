@@ -111,8 +111,8 @@ def print_result(result: dict[str, Any]) -> None:
           f"{used['matmul_flops'] / 1e9:.0f} GFLOP/s, the higher of before and after; "
           f"{result['config']['rounds']} rounds, systems loaded {result['loaded']}")  # fmt: skip
     if result["others"] > BUSY:
-        print(f"other programs took up to {result['others']:.0%} of the processors during a run: measure again on a quiet "
-              "machine before you believe a ratio")  # fmt: skip
+        print(f"other programs took up to {result['others']:.0%} of the processors during a run: "
+              "measure again on a quiet machine before you believe a ratio")  # fmt: skip
     print_provenance(result)
 
 
