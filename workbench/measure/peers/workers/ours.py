@@ -20,7 +20,6 @@ class Ours:
         config = EngineConfig(
             model=model,
             device="cpu",
-            dtype="float32",
             quantization=quantization,
             num_threads=threads,
             block_size=block_size,
