@@ -86,8 +86,6 @@ class LLM:
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         device = resolve_device(config.device)
-        if device.type == "cpu":
-            keep_freed_memory()
         self.loaded_by = {name: getattr(config, name) for name in LOADED_BY}
         """The options that another LLM must share to be opened with ``weights_of`` this one."""
         if config.load_format == "dummy":
@@ -111,6 +109,8 @@ class LLM:
         cached = kv_dtype(config, self.quantization.name, computed)
         heads = Heads(shape.num_heads, shape.num_kv_heads, shape.head_dim, computed, device, cached)
         decoder = open_decoder(attention_backend(config.attention_backend, heads), max_model_len)
+        if device.type == "cpu":
+            keep_freed_memory()  # now, for what loading needed for a moment shall go back
         kv_bytes = self.model_config.kv_bytes_per_token(str(cached).removeprefix("torch."))
         num_kv_blocks = resolve_num_kv_blocks(
             config, max_model_len, kv_bytes, _pool_bytes(config, device), _memory_bytes(device)

@@ -65,15 +65,17 @@ def _number(path: str) -> int | None:
 
 
 def keep_freed_memory() -> bool:
-    """Tells glibc to keep freed memory for the next allocation instead of handing it back. True if it took effect.
+    """Hands back what is free now, and tells glibc to keep what is freed from here on. True if it took effect.
 
     A step allocates the same large buffers in every layer. By default each of them is mapped, cleared page by page on
     first touch, and unmapped again: gathering 15 MB of keys and values took 17.6 ms that way and 3.1 ms with the memory
     kept. The process then stays as large as it once was.
     """
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        libc = ctypes.CDLL(None)
+        mallopt, trim = libc.mallopt, libc.malloc_trim
     except (OSError, AttributeError):
         return False  # not glibc
+    trim(0)
     trim_threshold, mmap_threshold = -1, -3
     return bool(mallopt(mmap_threshold, 1 << 30) and mallopt(trim_threshold, (1 << 31) - 1))
