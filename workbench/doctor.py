@@ -60,6 +60,7 @@ def run_checks(only: Sequence[str] | None = None) -> list[Check]:
         ("device", lambda: _device(torch, cuda)),
         ("capability", lambda: _capability(torch, cuda)),
         ("compiler", lambda: _compiler(cuda)),
+        ("kernels", lambda: _kernels(torch)),
         ("memory", _memory),
         ("disk", _disk),
         ("model", _model),
@@ -176,6 +177,19 @@ def _compiler(cuda: bool) -> Check:
     if done is None or done.returncode != 0:
         return Check("compiler", False, cuda, f"{cpp} does not compile a small C++ program", remedy)
     return Check("compiler", True, cuda, f"{Path(c).name} and {Path(cpp).name}")
+
+
+def _kernels(torch: Any) -> Check:
+    """The C++ kernels for CPUs, which the first call builds: without them steps are slower and weights only floats."""
+    if torch is None:
+        return Check("kernels", False, False, "not built: they need torch", INSTALL)
+    build = importlib.import_module("kernels.cpu.build")
+    if reason := build.cannot_run():
+        own = "WORKBENCH_CPU_KERNELS" in reason
+        what = "unset WORKBENCH_CPU_KERNELS" if own else "install a C++ compiler (Debian and Ubuntu: apt install g++)"
+        remedy = f"{what}; until then plain torch computes: right, slower, and without `--quantization`"
+        return Check("kernels", False, False, f"the C++ kernels for CPUs do not run: {reason}", remedy)
+    return Check("kernels", True, False, f"C++ kernels for CPUs, {build.build_name()} build")
 
 
 def _memory() -> Check:

@@ -22,6 +22,7 @@ NAMES = [
     "device",
     "capability",
     "compiler",
+    "kernels",
     "memory",
     "disk",
     "model",
@@ -174,6 +175,38 @@ def test_compilers(monkeypatch, tmp_path):
     assert not check.ok and check.essential and "does not compile" in check.value and "g++" in check.remedy
     monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
     assert "no C compiler" in doctor._compiler(cuda=False).value
+
+
+@pytest.fixture
+def build(monkeypatch):
+    """The kernels' build, asked anew: what it found is kept otherwise."""
+    from kernels.cpu import build
+
+    monkeypatch.setattr(build, "_library", build._library.__wrapped__)
+    return build
+
+
+@pytest.mark.parametrize("name", ["avx2", "portable"])
+def test_the_doctor_says_which_kernels_run(monkeypatch, build, name):
+    monkeypatch.setenv("WORKBENCH_CPU_KERNELS", name)
+    monkeypatch.setattr(build, "_build", lambda: SimpleNamespace())
+    check = doctor._kernels(SimpleNamespace())
+    assert check.ok and not check.essential and not check.remedy and f"{name} build" in check.value
+
+
+def test_kernels_that_do_not_run_are_a_warning_with_the_cause(monkeypatch, build, tmp_path):
+    monkeypatch.setenv("WORKBENCH_HOME", str(tmp_path))
+    for name in ("none", "sse9"):
+        monkeypatch.setenv("WORKBENCH_CPU_KERNELS", name)
+        check = doctor._kernels(SimpleNamespace())
+        assert not check.ok and not check.essential
+        assert name in check.value and check.remedy.startswith("unset WORKBENCH_CPU_KERNELS")
+    monkeypatch.delenv("WORKBENCH_CPU_KERNELS")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(build.shutil, "which", lambda name: None)
+    check = doctor._kernels(SimpleNamespace())
+    assert not check.ok and "no C++ compiler found" in check.value and "apt install g++" in check.remedy
+    assert not doctor._kernels(None).ok and "torch" in doctor._kernels(None).value
 
 
 @pytest.mark.parametrize(("gib", "ok", "essential"), [(0.5, False, True), (2, False, False), (8, True, True)])
