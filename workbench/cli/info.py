@@ -59,9 +59,12 @@ def attention(args: argparse.Namespace) -> None:
 
 def kernels(args: argparse.Namespace) -> None:
     import kernels
+    from kernels.cpu.build import cannot_run
 
     makers = {op: kernels.available(op) for op in kernels.operations()}
     if args.json:
         print(json.dumps(makers))
         return
-    print(Table(("operation", "makers"), [(op, ", ".join(names)) for op, names in makers.items()]))
+    reason = cannot_run()
+    note = f"The C++ kernels do not run here: {reason}." if reason else "On a CPU, auto takes cpu where it is named."
+    print(Table(("operation", "makers"), [(op, ", ".join(names)) for op, names in makers.items()], note))

@@ -14,6 +14,7 @@ _NAMES = {
     "workbench.lab.figures": ("block_tables", "holders", "pool_map", "step_table", "timeline"),
     "workbench.lab.lesson": ("Lesson", "current_lesson", "start"),
     "workbench.lab.memory_plot": ("memory_map",),
+    "workbench.lab.path": ("engine_path",),
     "workbench.lab.player": ("Player",),
     "workbench.lab.playground": ("PrefixPlayground",),
     "workbench.lab.plots": ("line_plot",),

@@ -1,0 +1,53 @@
+"""Which path the engine takes on this machine, and why: kernels, attention, steps, weights, as one table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workbench.lab.table import Table
+
+if TYPE_CHECKING:
+    from workbench.llm import LLM
+
+
+def engine_path(llm: LLM) -> Table:
+    """What computes the steps of ``llm`` here, in plain words."""
+    return Table(["what", "here", "why"], [_operations(llm), _attention(llm), _decode_steps(llm), _weights(llm)])
+
+
+def _operations(llm: LLM) -> list[str]:
+    import kernels
+    from kernels.cpu.build import build_name, cannot_run
+
+    device = llm.runner.decoder.device.type
+    if device != "cpu":
+        return ["operations", "plain PyTorch", f"the model is on {device}, and the C++ kernels are for CPUs"]
+    if reason := cannot_run():
+        return ["operations", "plain PyTorch", f"the C++ kernels do not run: {reason}"]
+    ours = [op for op in kernels.operations() if "cpu" in kernels.available(op)]
+    return ["operations", f"C++ kernels, {build_name()} build", f"they were compiled here: {', '.join(ours)}"]
+
+
+def _attention(llm: LLM) -> list[str]:
+    name, wanted = llm.runner.decoder.attention.name, llm.config.attention_backend
+    why = "the fastest for this device and these heads" if wanted == "auto" else f"attention_backend={wanted!r}"
+    return ["attention", name, why]
+
+
+def _decode_steps(llm: LLM) -> list[str]:
+    attention = llm.runner.decoder.attention
+    if llm.runner.captured is not None:
+        return ["a decode step", "captured", "recorded once for each size of a batch, then replayed in one call"]
+    if llm.config.enforce_eager:
+        why = "enforce_eager=True"
+    elif not attention.capturable:
+        why = f"attention by {attention.name} cannot be recorded"
+    else:
+        why = "only the C++ kernels can be recorded so far"
+    return ["a decode step", "one call an operation", why]
+
+
+def _weights(llm: LLM) -> list[str]:
+    chosen = llm.quantization
+    stored = sorted(set(chosen.formats.values())) or [llm.runner.decoder.embedding.format]
+    return ["weights", ", ".join(stored), f"quantization: {chosen.name}; {chosen.why}"]
