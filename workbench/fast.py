@@ -71,7 +71,7 @@ def load_model(
     """
     wanted, why = config.quantization, "asked for"
     if wanted == "auto":
-        wanted, why = "none", "no checkpoint that this version reads says otherwise"
+        wanted, why = "none", "no other format was asked for"
     if wanted != "none":
         require_scheme(wanted, is_gguf(source), config.dtype, device)
     if wanted == "fast":
