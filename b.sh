@@ -1,1 +1,0 @@
-g++ -O3 -std=c++20 -fPIC -pthread -fno-math-errno -ffp-contract=fast -Wno-psabi -mavx2 -mfma -mf16c -I/work/wt/sampling/kernels/cpu main.cpp /work/wt/sampling/kernels/cpu/crew.cpp -o h && uptime && ./h
