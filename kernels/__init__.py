@@ -19,7 +19,6 @@ from kernels.cpu import linear as cpu_linear
 from kernels.cpu import sampling as cpu_sampling
 from kernels.cpu.build import cannot_run
 from kernels.cpu.native import suits
-from kernels.cpu.panels import Panels
 from kernels.reference.weights import Weight
 
 MAKERS = ("reference", "triton", "cpu")
@@ -59,7 +58,7 @@ def _maker(op: str, maker: str, *tensors: torch.Tensor) -> Callable[..., Any]:
     return made[maker]
 
 
-def embedding(weight: Weight | Panels, token_ids: torch.Tensor, *, maker: str = "auto") -> torch.Tensor:
+def embedding(weight: Weight, token_ids: torch.Tensor, *, maker: str = "auto") -> torch.Tensor:
     """See `kernels.reference.embedding`; the C++ kernel gives float32 whatever the weight is."""
     if maker == "auto" and (weight.data.device.type != "cpu" or cannot_run()):
         maker = "reference"
@@ -68,7 +67,7 @@ def embedding(weight: Weight | Panels, token_ids: torch.Tensor, *, maker: str = 
 
 def linear(
     x: torch.Tensor,
-    weight: Weight | Panels,
+    weight: Weight,
     bias: torch.Tensor | None = None,
     activation_bits: int = 16,
     *,

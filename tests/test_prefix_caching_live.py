@@ -91,7 +91,7 @@ def test_a_cache_that_does_not_hear_of_it_answers_wrong(llm: LLM, monkeypatch: p
 
 def test_weights_that_changed_in_place_need_a_reset(llm: LLM) -> None:
     before = tokens(llm, [PROMPT])[0]
-    weight = llm.runner.decoder.embedding
+    weight = llm.runner.decoder.embedding.data
     with torch.inference_mode():
         weight.copy_(weight.flip(0))
     assert llm.reset_prefix_cache() is True

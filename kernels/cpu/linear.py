@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from kernels.cpu.native import call, empty
+from kernels.cpu.native import call, empty, hold
 from kernels.cpu.panels import Panels, in_panels
 from kernels.reference.linear import LARGEST
 from kernels.reference.weights import BLOCK, FLOATS, Weight
@@ -25,7 +25,9 @@ def linear(
     The rows of x may lie apart; their numbers must be neighbours.
     """
     result = empty("linear", (len(x), weight.shape[0]))
-    linear_into(result, x, in_panels(weight), bias, activation_bits)
+    panels = in_panels(weight)
+    linear_into(result, x, panels, bias, activation_bits)
+    hold(panels)
     return result
 
 
@@ -57,12 +59,13 @@ def linear_into(
 
 def embedding(weight: Weight | Panels, token_ids: torch.Tensor) -> torch.Tensor:
     """As `kernels.reference.embedding`."""
-    weight = in_panels(weight)
+    panels = in_panels(weight)
     result = empty("embedding", (len(token_ids), weight.shape[1]))
-    if weight.whole_numbers:
-        call("embed_from_whole", "iipiiippip", *_whole(weight), token_ids, len(token_ids), result)
+    if panels.whole_numbers:
+        call("embed_from_whole", "iipiiippip", *_whole(panels), token_ids, len(token_ids), result)
     else:
-        call("embed_from_floats", "iiiplpip", *_floats(weight), token_ids, len(token_ids), result)
+        call("embed_from_floats", "iiiplpip", *_floats(panels), token_ids, len(token_ids), result)
+    hold(panels)
     return result
 
 

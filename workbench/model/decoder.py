@@ -17,7 +17,7 @@ from kernels.cpu.build import cannot_run
 from workbench.attention.interface import AttentionBackend, AttentionBatch
 from workbench.model.config import ModelConfig
 from workbench.model.kv_cache import KVCache
-from workbench.model.linear import Linear, Matrix, laid_out
+from workbench.model.linear import Linear, Matrix, embed, laid_out
 from workbench.model.rope import rope_table
 
 Weights = dict[str, torch.Tensor | Matrix]
@@ -135,7 +135,7 @@ class Decoder:
         """
         eps = self.config.rms_norm_eps
         prepared = {w: self.attention.prepare(batch.attention, w, self.dtype) for w in self.windows}
-        stream = kernels.embedding(self.embedding, batch.token_ids)  # what all layers add to
+        stream = embed(self.embedding, batch.token_ids)  # what all layers add to
         joins: torch.Tensor | None = None  # the last product, which the next norm adds to the stream
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             hidden = self._joined(stream, joins, layer.attn_norm)

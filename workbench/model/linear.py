@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 
 import kernels
+from kernels.cpu import linear as cpu_linear
 from kernels.cpu import native
 from kernels.cpu.build import cannot_run
-from kernels.cpu.linear import linear_into
 from kernels.cpu.panels import Panels, in_panels
 from kernels.reference.weights import Weight, float_weight, stack
 
@@ -53,18 +53,31 @@ class Linear:
             product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
             return product
         if len(self.parts) == 1:
-            return kernels.linear(x, self.parts[0], self.bias, self.activation_bits)
+            return _product(x, self.parts[0], self.bias, self.activation_bits)
         biases = [None] * len(self.parts) if self.bias is None else self.bias.split([p.shape[0] for p in self.parts])
         if not native.suits(x):
             pairs = zip(self.parts, biases, strict=True)
-            return torch.cat([kernels.linear(x, part, bias, self.activation_bits) for part, bias in pairs], 1)
+            return torch.cat([_product(x, part, bias, self.activation_bits) for part, bias in pairs], 1)
         result = native.empty("linear", (len(x), sum(part.shape[0] for part in self.parts)))
         column = 0
         for part, bias in zip(self.parts, biases, strict=True):
             assert isinstance(part, Panels)
-            linear_into(result[:, column : column + part.shape[0]], x, part, bias, self.activation_bits)
+            cpu_linear.linear_into(result[:, column : column + part.shape[0]], x, part, bias, self.activation_bits)
             column += part.shape[0]
         return result
+
+
+def embed(matrix: Matrix, token_ids: torch.Tensor) -> torch.Tensor:
+    """The rows of ``token_ids`` ``[rows]``: ``[rows, in]``."""
+    if isinstance(matrix, Panels):
+        return cpu_linear.embedding(matrix, token_ids)
+    return kernels.embedding(matrix, token_ids)
+
+
+def _product(x: torch.Tensor, matrix: Matrix, bias: torch.Tensor | None, activation_bits: int) -> torch.Tensor:
+    if isinstance(matrix, Panels):
+        return cpu_linear.linear(x, matrix, bias, activation_bits)
+    return kernels.linear(x, matrix, bias, activation_bits)
 
 
 def _stacked(weights: Sequence[Matrix | torch.Tensor]) -> Sequence[Matrix | torch.Tensor]:
