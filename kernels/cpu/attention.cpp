@@ -125,7 +125,7 @@ void paged_attention(Tape* tape, int threads, const Plan* plan, const float* q, 
                      int head_dim, int block_size, int window, float scale, float* out) {
     const auto with = [&](auto* numbers) {
         attend(tape, threads, plan,
-               Call<std::remove_cvref_t<decltype(*numbers)>>{q, q_stride, numbers, tables, table_stride, heads, kv_heads,
+               Call<std::decay_t<decltype(*numbers)>>{q, q_stride, numbers, tables, table_stride, heads, kv_heads,
                                                              head_dim, block_size, window, scale, out});
     };
     if (cache_is_half) return with(static_cast<const half*>(cache));

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-FLAGS = ("-O3", "-std=c++20", "-fPIC", "-pthread", "-fno-math-errno", "-ffp-contract=fast", "-Wno-psabi")
+FLAGS = ("-O3", "-std=c++17", "-fPIC", "-pthread", "-fno-math-errno", "-ffp-contract=fast", "-Wno-psabi")
 BUILDS: dict[str, tuple[str, ...]] = {"avx2": ("-mavx2", "-mfma", "-mf16c"), "portable": ()}
 SECONDS = 120
 

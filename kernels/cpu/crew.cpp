@@ -3,14 +3,10 @@
 #include <pthread.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <deque>
-#include <memory>
 #include <mutex>
 #include <thread>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace {
 
@@ -18,8 +14,25 @@ constexpr std::chrono::microseconds PATIENCE(50);  // how long to spin before sl
 
 inline void pause_briefly() {
 #if defined(__x86_64__)
-    _mm_pause();
+    __builtin_ia32_pause();
 #endif
+}
+
+// Where those sleep who have waited for long.
+struct Bed {
+    std::mutex lock;
+    std::condition_variable bell;
+    std::atomic<int> sleepers{0};
+};
+
+Bed* bed = new Bed;  // never deleted: somebody may sleep in it when the process ends
+
+// After a change that somebody may wait for. Changes, this look at the sleepers and their last look at the word stand in
+// one order for all threads, so nobody falls asleep beside a change.
+void ring() {
+    if (bed->sleepers.load() == 0) return;
+    std::lock_guard<std::mutex> lock(bed->lock);
+    bed->bell.notify_all();
 }
 
 // Until `ready` says so of the word's value.
@@ -32,8 +45,10 @@ void await(const std::atomic<T>& word, Ready ready) {
             pause_briefly();
         }
     } while (std::chrono::steady_clock::now() < until);
-    for (T seen = word.load(std::memory_order_acquire); !ready(seen); seen = word.load(std::memory_order_acquire))
-        word.wait(seen, std::memory_order_acquire);
+    std::unique_lock<std::mutex> lock(bed->lock);
+    bed->sleepers.fetch_add(1);
+    bed->bell.wait(lock, [&] { return ready(word.load()); });
+    bed->sleepers.fetch_sub(1);
 }
 
 struct Hand {
@@ -50,10 +65,8 @@ class Crew {
         for (size_t i = 0; i < operations.size(); i++) shares[i].reset();
         job = &operations;
         open.store(true);
-        for (int i = 0; i + 1 < threads; i++) {
-            hands[i].calls.fetch_add(1, std::memory_order_release);
-            hands[i].calls.notify_one();
-        }
+        for (int i = 0; i + 1 < threads; i++) hands[i].calls.fetch_add(1);
+        ring();
         work();
         // Nobody comes in any more, and who is still inside finds everything done.
         open.store(false);
@@ -69,7 +82,7 @@ class Crew {
                 seen = hand.calls.load(std::memory_order_acquire) - 1;  // calls that came while it slept are one
                 inside.fetch_add(1);
                 if (open.load()) work();
-                if (inside.fetch_sub(1) == 1) inside.notify_all();
+                if (inside.fetch_sub(1) == 1) ring();
             }
         });
         hand.thread.detach();  // it sleeps until the process ends
@@ -90,8 +103,11 @@ class Crew {
 
 Crew* crew;  // never deleted: its threads may outlive everything else
 
-// A forked child has none of its parent's threads, and perhaps a lock that nobody will open.
-void start_anew() { crew = new Crew; }
+// A forked child has none of its parent's threads, and perhaps locks that nobody will open.
+void start_anew() {
+    bed = new Bed;
+    crew = new Crew;
+}
 
 Crew& the_crew() {
     static std::once_flag once;
@@ -103,6 +119,8 @@ Crew& the_crew() {
 }
 
 }  // namespace
+
+void Share::wake() { ring(); }
 
 void Share::wait(int count) const {
     await(done, [count](int now) { return now >= count; });

@@ -6,7 +6,6 @@
 // depends on who takes it.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <vector>
@@ -23,7 +22,7 @@ class Share {
             if (begin >= count) return wait(count);
             const int end = std::min(begin + grain, count);
             f(begin, end);
-            if (done.fetch_add(end - begin, std::memory_order_acq_rel) + end - begin == count) done.notify_all();
+            if (done.fetch_add(end - begin) + end - begin == count) wake();
         }
     }
 
@@ -34,6 +33,7 @@ class Share {
 
   private:
     void wait(int count) const;
+    static void wake();
 
     alignas(64) std::atomic<int> next{0};
     std::atomic<int> done{0};

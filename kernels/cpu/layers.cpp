@@ -1,5 +1,7 @@
 // The small operations between the products: embedding, norms, rotation and writing of keys and values, SwiGLU.
 
+#include <algorithm>
+
 #include "crew.h"
 #include "formats.h"
 

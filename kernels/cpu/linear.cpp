@@ -27,7 +27,6 @@ void round_row(const float* x, int in, float most, const Rounded& to, int row) {
     int16_t* numbers = to.group(first) + (row - first) * BLOCK;
     float* sums = to.group_sums(first) + row - first;
     for (int b = 0; b * BLOCK < in; b++, numbers += apart, sums += TOGETHER) {
-        typedef int16_t s8 __attribute__((vector_size(16)));
         i8 total = {};
         for (int i = 0; i < BLOCK; i += 8) {
             const int at = b * BLOCK + i;

@@ -10,6 +10,8 @@
 // 384 · 127 · 32767 < 2^31. Blocks and stretches are added as floats.
 #pragma once
 
+#include <algorithm>
+
 #include "crew.h"
 #include "formats.h"
 

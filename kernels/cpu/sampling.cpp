@@ -6,6 +6,7 @@
 // given a level, its distance from the likeliest in coarse steps, and levels are ranked in growing portions until the
 // filters are through or the number is reached.
 
+#include <algorithm>
 #include <vector>
 
 #include "crew.h"
@@ -42,7 +43,8 @@ inline d4 exp_minus(d4 d) {
 // One bit for each byte.
 inline uint32_t highest_bits(b32 bytes) {
 #if defined(__AVX2__)
-    return _mm256_movemask_epi8((__m256i)bytes);
+    typedef char c32 __attribute__((vector_size(32)));
+    return __builtin_ia32_pmovmskb256((c32)bytes);
 #else
     uint32_t bits = 0;
     for (int i = 0; i < 4; i++) {

@@ -6,13 +6,10 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
-
 typedef float v8 __attribute__((vector_size(32)));
 typedef int32_t i8 __attribute__((vector_size(32)));
 typedef int16_t s16 __attribute__((vector_size(32)));
+typedef int16_t s8 __attribute__((vector_size(16)));
 
 template <class T>
 static inline T load_as(const void* p) {
@@ -62,7 +59,7 @@ static inline float largest(const float* x, int n) {
 // Products of neighbours, added in pairs: r[i] = a[2i] b[2i] + a[2i+1] b[2i+1].
 static inline i8 multiply_pairs(s16 a, s16 b) {
 #if defined(__AVX2__)
-    return (i8)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+    return (i8)__builtin_ia32_pmaddwd256(a, b);
 #else
     i8 r;
     for (int i = 0; i < 8; i++) r[i] = int32_t(a[2 * i]) * b[2 * i] + int32_t(a[2 * i + 1]) * b[2 * i + 1];
@@ -80,7 +77,7 @@ struct bfloat {
 
 static inline float to_float(half h) {
 #if defined(__F16C__)
-    return _cvtsh_ss(h);
+    return __builtin_ia32_vcvtph2ps(s8{int16_t(h)})[0];
 #else
     const uint32_t sign = uint32_t(h & 0x8000) << 16, magnitude = h & 0x7fff;
     uint32_t bits = sign | (magnitude << 13);
@@ -97,7 +94,8 @@ static inline float to_float(half h) {
 
 static inline half to_half(float x) {
 #if defined(__F16C__)
-    return _cvtss_sh(x, 0);  // to the nearest, ties to even
+    typedef float v4 __attribute__((vector_size(16)));
+    return half(__builtin_ia32_vcvtps2ph(v4{x}, 0)[0]);  // to the nearest, ties to even
 #else
     uint32_t bits;
     std::memcpy(&bits, &x, 4);
@@ -118,7 +116,7 @@ static inline half to_half(float x) {
 
 static inline v8 load(const half* p) {
 #if defined(__F16C__)
-    return (v8)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+    return (v8)__builtin_ia32_vcvtph2ps256(load_as<s8>(p));
 #else
     v8 x;
     for (int i = 0; i < 8; i++) x[i] = to_float(p[i]);
@@ -144,7 +142,7 @@ static inline float to_float(bfloat b) {
 // The nearest whole numbers, ties to even.
 static inline i8 nearest(v8 x) {
 #if defined(__AVX2__)
-    return (i8)_mm256_cvtps_epi32((__m256)x);
+    return (i8)__builtin_ia32_cvtps2dq256(x);
 #else
     i8 r;
     for (int i = 0; i < 8; i++) r[i] = int32_t(std::lrint(x[i]));

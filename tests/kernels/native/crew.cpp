@@ -72,11 +72,17 @@ void test_crew() {
 #endif
 }
 
-// All threads count in the same plain number.
+// Two threads count in the same plain number, each in a piece that waits for the other.
 void seeded_race() {
     int count = 0;
+    std::atomic<int> there{0};
     carry_out({[&](Share& share) {
-                  share.take(4000, 1, [&](int i, int) { count += i; });
+                  share.take(2, 1, [&](int i, int) {
+                      there.fetch_add(1);
+                      while (there.load() < 2) std::this_thread::yield();
+                      for (int k = 0; k < 1000; k++) count += i + k;
+                  });
               }},
-              4);
+              2);
+    std::printf("%d\n", count);
 }
