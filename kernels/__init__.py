@@ -47,11 +47,11 @@ def available(op: str) -> list[str]:
     return [maker for maker in _OPERATIONS[op] if maker != "cpu" or not cannot_run()]
 
 
-def _maker(op: str, maker: str, *tensors: torch.Tensor) -> Callable[..., Any]:
-    """``auto``: the C++ kernel where there is one that takes these ``tensors``."""
+def _maker(op: str, maker: str, on_cpu: bool = False) -> Callable[..., Any]:
+    """``on_cpu``: whether the C++ kernel can take this call, so that ``auto`` takes it."""
     made = _OPERATIONS[op]
     if maker == "auto":
-        return made["cpu" if "cpu" in made and suits(*tensors) else "reference"]
+        return made["cpu" if on_cpu else "reference"]
     if maker not in made:
         known = "is not built for it yet" if maker in MAKERS else f"is no maker; makers are auto, {', '.join(MAKERS)}"
         raise ValueError(f"{op}: maker {maker!r} {known}; there is {', '.join(made)}")
@@ -60,9 +60,7 @@ def _maker(op: str, maker: str, *tensors: torch.Tensor) -> Callable[..., Any]:
 
 def embedding(weight: Weight, token_ids: torch.Tensor, *, maker: str = "auto") -> torch.Tensor:
     """See `kernels.reference.embedding`; the C++ kernel gives float32 whatever the weight is."""
-    if maker == "auto" and (weight.data.device.type != "cpu" or cannot_run()):
-        maker = "reference"
-    return _maker("embedding", maker)(weight, token_ids)
+    return _maker("embedding", maker, weight.data.device.type == "cpu" and not cannot_run())(weight, token_ids)
 
 
 def linear(
@@ -74,7 +72,7 @@ def linear(
     maker: str = "auto",
 ) -> torch.Tensor:
     """See `kernels.reference.linear`."""
-    return _maker("linear", maker, x, *(() if bias is None else (bias,)))(x, weight, bias, activation_bits)
+    return _maker("linear", maker, suits(x) if bias is None else suits(x, bias))(x, weight, bias, activation_bits)
 
 
 def rms_norm(
@@ -86,7 +84,7 @@ def rms_norm(
     maker: str = "auto",
 ) -> torch.Tensor:
     """See `kernels.reference.rms_norm`."""
-    return _maker("rms_norm", maker, x, weight)(x, weight, eps, residual)
+    return _maker("rms_norm", maker, suits(x, weight))(x, weight, eps, residual)
 
 
 def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, maker: str = "auto") -> None:
@@ -96,7 +94,7 @@ def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, m
 
 def silu_mul(gate_up: torch.Tensor, *, maker: str = "auto") -> torch.Tensor:
     """See `kernels.reference.silu_mul`."""
-    return _maker("silu_mul", maker, gate_up)(gate_up)
+    return _maker("silu_mul", maker, suits(gate_up))(gate_up)
 
 
 def rope_and_write(
@@ -113,7 +111,7 @@ def rope_and_write(
     maker: str = "auto",
 ) -> None:
     """See `kernels.reference.rope_and_write`."""
-    made = _maker("rope_and_write", maker, qkv)
+    made = _maker("rope_and_write", maker, suits(qkv))
     made(qkv, positions, cos, sin, slots, cache, q_norm, k_norm, eps)
 
 
@@ -134,9 +132,8 @@ def paged_attention(
     maker: str = "auto",
 ) -> torch.Tensor:
     """See `kernels.reference.paged_attention`; the maker ``cpu`` also takes int32 tensors for the two lists."""
-    if maker == "auto" and cpu_attention.suits(q, cache):
-        maker = "cpu"
-    return _maker("paged_attention", maker)(q, cache, block_tables, query_start, seq_lens, scale=scale, window=window)
+    made = _maker("paged_attention", maker, cpu_attention.suits(q, cache))
+    return made(q, cache, block_tables, query_start, seq_lens, scale=scale, window=window)
 
 
 def sample(
@@ -150,6 +147,4 @@ def sample(
     maker: str = "auto",
 ) -> torch.Tensor:
     """See `kernels.reference.sample`."""
-    if maker == "auto":
-        maker = "cpu" if cpu_sampling.suits(logits) else "reference"
-    return _maker("sample", maker)(logits, temperature, top_k, top_p, min_p, u)
+    return _maker("sample", maker, cpu_sampling.suits(logits))(logits, temperature, top_k, top_p, min_p, u)

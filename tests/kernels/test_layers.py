@@ -125,6 +125,17 @@ def test_makers_by_name(op: str) -> None:
             CALLS[op](maker)
 
 
+def test_auto_takes_the_definition_for_what_the_kernels_refuse() -> None:
+    """Heads of 12 numbers, activations of 16 bits: refused by name, computed by auto."""
+    q, cache, one = torch.ones(1, 1, 12), torch.zeros(1, 1, 2, 1, 12), torch.tensor([[0]])
+    assert kernels.paged_attention(q, cache, one, [0, 1], [1], scale=1.0).shape == q.shape
+    if "cpu" in kernels.available("paged_attention"):
+        with pytest.raises(ValueError, match="head_dim=12"):
+            kernels.paged_attention(q, cache, one, [0, 1], [1], scale=1.0, maker="cpu")
+    half = torch.ones(2, 8, dtype=torch.float16)
+    assert kernels.silu_mul(half).dtype is kernels.rms_norm(half, half[0], 1e-5).dtype is torch.float16
+
+
 def test_an_unknown_operation_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="unknown operation 'softmax'; there are embedding, linear, "):
         kernels.available("softmax")
