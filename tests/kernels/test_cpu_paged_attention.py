@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 
 import kernels
-from kernels.cpu import attention, build, native
+from kernels.cpu import attention, native
 from tests.attention.paged_batches import Case, random_case
+from tests.kernels.builds import one_build  # noqa: F401
 
-
-@pytest.fixture(params=build.BUILDS, autouse=True)
-def one_build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("WORKBENCH_CPU_KERNELS", request.param)
-    for cached in (build._library, native.function):
-        cached.cache_clear()
-    yield
-    for cached in (build._library, native.function):
-        cached.cache_clear()
+pytestmark = pytest.mark.usefixtures("one_build")
 
 
 def attend(case: Case, cache: torch.Tensor) -> torch.Tensor:

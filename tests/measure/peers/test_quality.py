@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from workbench.measure.peers.quality import TEXT, equal_tokens, equal_top, kl_divergence
+from workbench.measure.peers.quality import equal_tokens, equal_top, kl_divergence
 from workbench.model import store
+from workbench.text.default_text import DEFAULT_TEXT
 from workbench.text.tokenizer import Tokenizer
 
 
@@ -59,5 +60,5 @@ def test_shares():
 
 
 def test_the_text_has_at_least_256_tokens():
-    ids = Tokenizer.from_source(store.locate("smollm2-135m")).encode(TEXT)
+    ids = Tokenizer.from_source(store.locate("smollm2-135m")).encode(DEFAULT_TEXT)
     assert 256 <= len(ids) <= 600

@@ -16,13 +16,13 @@ from workbench.llm import model_source
 from workbench.machine import free_memory, num_cpus
 from workbench.measure.load import SCHEMA_VERSION
 from workbench.measure.peers import limits
-from workbench.measure.peers.quality import TEXT
 from workbench.measure.peers.rounds import Rounds, figures, ratio, same_tokens
 from workbench.measure.peers.systems import REFERENCE, Request, System, our_systems, peer_systems
 from workbench.measure.peers.workloads import Job, jobs
 from workbench.measure.provenance import provenance
 from workbench.model.config import ModelConfig
 from workbench.model.weights import read_model_config
+from workbench.text.default_text import DEFAULT_TEXT
 
 SPARE_MEMORY = 0.9
 """The share of free memory that all systems together may take."""
@@ -91,7 +91,7 @@ def _quality_ids(source: Path, config: ModelConfig, seed: int) -> list[int]:
     from workbench.text.tokenizer import Tokenizer
 
     try:
-        ids = Tokenizer.from_source(source).encode(TEXT)
+        ids = Tokenizer.from_source(source).encode(DEFAULT_TEXT)
     except (WorkbenchError, UsageError, OSError):
         chance = random.Random(f"{seed} quality")
         ids = [chance.randrange(config.vocab_size) for _ in range(QUALITY_TOKENS)]
