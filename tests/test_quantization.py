@@ -12,8 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from kernels.cpu import build, native
 from kernels.cpu.linear import embedding
-from kernels.cpu.panels import Panels
-from kernels.reference.weights import pack, unpack
+from kernels.cpu.panels import Panels, in_panels
+from kernels.reference.weights import float_weight, pack, unpack
 from tests.model.gguf_files import write_gguf
 from tests.model.tiny import make_tiny
 from tests.tiny_llm import open_llm
@@ -107,9 +107,9 @@ def test_a_file_that_mixes_formats(model: Any, tmp_path: Path) -> None:
     assert answers(eager) == answers(packed)
 
 
-def rows_of(matrix: Panels) -> torch.Tensor:
-    """What panels stand for, as the embedding reads them."""
-    return embedding(matrix, torch.arange(matrix.shape[0]))
+def expanded(matrix: Panels) -> torch.Tensor:
+    """The data of float panels that stand for what these do, as the embedding reads them."""
+    return in_panels(float_weight(embedding(matrix, torch.arange(matrix.shape[0])))).data
 
 
 @pytest.mark.parametrize("scheme", FROM_FLOATS)
@@ -124,8 +124,8 @@ def test_schemes_from_floats(folder: Path, scheme: str) -> None:
     other = open_llm(folder)
     for layer, packed in zip(other.runner.decoder.layers, decoder.layers, strict=True):
         for name in ("qkv", "o", "gate_up", "down"):
-            getattr(layer, name).parts[0].data.copy_(rows_of(getattr(packed, name).parts[0]))
-    other.runner.decoder.embedding.data.copy_(rows_of(decoder.embedding))
+            getattr(layer, name).parts[0].data.copy_(expanded(getattr(packed, name).parts[0]))
+    other.runner.decoder.embedding.data.copy_(expanded(decoder.embedding))
     rounding = loss(llm, other)
     assert rounding < 1e-7 if "a16" in scheme else 1e-7 < rounding < 1e-2
 

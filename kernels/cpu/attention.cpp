@@ -1,7 +1,8 @@
 // Paged attention on a CPU, as kernels.reference.paged_attention defines it, without gathering the cache.
 //
-// One piece of work is one KV head of one request, a few of its queries and a stretch of its keys, so each key and value
-// is read from memory once for all query heads that share them. Keys are taken KEYS at a time with the online softmax
+// One piece of work is a KV head of one request, a few of its queries and a stretch of its keys, so each key and value is
+// read from memory once for all query heads that share them. With one query it is several KV heads, whose keys lie side by
+// side: memory is read fastest in one straight line. Keys are taken KEYS at a time with the online softmax
 // (Milakov and Gimelshein 2018; FlashAttention, Dao et al. 2022): scores, a new maximum, what was summed so far scaled
 // down, weighted values added. Long contexts of single queries are cut into stretches that are merged at the end
 // (Flash-Decoding, Dao et al. 2023). How a request is cut depends on the request alone, so neither its neighbours nor
@@ -19,7 +20,9 @@
 namespace {
 
 constexpr int ROWS = 96, MOST_ROWS = 192;  // about as many rows (queries x heads of a group) share a read of the keys
-constexpr int STRETCH = 512;               // keys of one piece of work, for a request whose queries are one piece
+// Keys of one piece of work, for a request whose queries are one piece: of few rows and of many.
+constexpr int SHORT = 128, STRETCH = 512;
+constexpr int WIDTH = 256;  // numbers of the keys of a token that pieces of few rows read together
 
 struct Requests {
     const int32_t *query_start, *seq_lens;
@@ -42,16 +45,19 @@ void cut(Plan& plan, const Requests& requests, int heads, int kv_heads, int wind
         const int begin = requests.query_start[b], end = requests.query_start[b + 1];
         if (begin == end) continue;
         const int first = requests.seq_lens[b] - (end - begin), step = tile(end - begin, group);
-        for (int head = 0; head < kv_heads; head++) {
+        const bool few = (end - begin) * group < MANY;
+        const int stretch = few ? SHORT : STRETCH, most = few ? std::clamp(WIDTH / plan.head_dim, 1, kv_heads) : 1;
+        for (int head = 0; head < kv_heads; head += most) {
             for (int query = begin; query < end; query += step) {
                 const int count = std::min(step, end - query), position = first + query - begin;
                 const int from = window ? std::max(0, position - window + 1) : 0, to = std::max(from, position + count);
-                const int parts = step == end - begin ? std::max(1, (to - from + STRETCH - 1) / STRETCH) : 1;
+                const int parts = step == end - begin ? std::max(1, (to - from + stretch - 1) / stretch) : 1;
+                const int heads_here = std::min(most, kv_heads - head);
                 if (parts > 1) plan.merges.push_back(int(plan.pieces.size()));
                 for (int p = 0; p < parts; p++) {
-                    const int start = from + p * STRETCH, stop = p + 1 == parts ? to : start + STRETCH;
-                    plan.pieces.push_back({b, head, query, count, position, start, stop, p, parts, rows});
-                    rows += parts > 1 ? count * group : 0;
+                    const int start = from + p * stretch, stop = p + 1 == parts ? to : start + stretch;
+                    plan.pieces.push_back({b, head, heads_here, query, count, position, start, stop, p, parts, rows});
+                    rows += parts > 1 ? heads_here * count * group : 0;
                 }
             }
         }
@@ -63,12 +69,14 @@ void cut(Plan& plan, const Requests& requests, int heads, int kv_heads, int wind
 template <class T>
 void merge(const Call<T>& call, const Plan& plan, const Piece& first) {
     const int head_dim = call.head_dim, rows = first.num_queries * call.group();
-    const int64_t next = int64_t(rows) * (head_dim + 2);
-    for (int r = 0; r < rows; r++) {
-        const float* parts = plan.scratch.data() + (first.scratch + r) * (head_dim + 2);
+    const int64_t next = int64_t(first.num_heads) * rows * (head_dim + 2);
+    for (int i = 0; i < first.num_heads * rows; i++) {
+        const Piece one = first.of_head(i / rows, call.group());
+        const int r = i % rows;
+        const float* parts = plan.scratch.data() + (one.scratch + r) * (head_dim + 2);
         float top = -INFINITY, total = 0.0f;
         for (int p = 0; p < first.num_parts; p++) top = std::max(top, parts[p * next]);
-        float* out = call.result(first, r);
+        float* out = call.result(one, r);
         std::fill(out, out + head_dim, 0.0f);
         for (int p = 0; p < first.num_parts; p++) {
             const float* part = parts + p * next;

@@ -12,14 +12,20 @@
 constexpr int KEYS = 64;  // keys in one round of the online softmax
 constexpr int MANY = 12;  // from so many rows on a piece is worked on by tiles: copying the keys pays
 
-// One KV head of one request, some of its queries and a stretch of its keys. All query heads that share the KV head are
-// rows of the piece: row r is query r / group and head r % group of the group.
+// A KV head of one request (or a few neighbours), some of its queries and a stretch of its keys. All query heads that
+// share the KV head are rows of the piece: row r is query r / group and head r % group of the group.
 struct Piece {
-    int request, kv_head, first_query, num_queries;  // queries are rows of q
+    int request, kv_head, num_heads, first_query, num_queries;  // queries are rows of q
     int first_position;                              // of the first query; negative where nothing is seen
     int from, to;                                    // keys
     int part, num_parts;                             // of the stretches that give one result
     int64_t scratch;  // where its part is kept, in rows of head_dim + 2; unused if it is the only one
+
+    Piece of_head(int head, int group) const {
+        Piece one = *this;
+        one.kv_head += head, one.num_heads = 1, one.scratch += head * num_queries * group;
+        return one;
+    }
 };
 
 struct Plan {

@@ -7,7 +7,24 @@
 #include "attention.h"
 #include "vector.h"
 
-constexpr int AHEAD = 12;  // keys asked for before they are needed: a cache is read in pieces too short to be guessed
+constexpr int AHEAD = 12;  // positions asked for before they are needed: a cache is read in pieces too short to be guessed
+
+// Asks for the keys and values of a piece, position after position, each once.
+template <class T>
+struct Asked {
+    const Call<T>& call;
+    const Piece& piece;
+    const int64_t* table;
+    int position;
+
+    void up_to(int end) {
+        const int numbers = piece.num_heads * call.head_dim;
+        for (; position < std::min(end, piece.to); position++) {
+            const T* key = call.key(piece, table, position);
+            fetch(key, numbers), fetch(key + call.token() / 2, numbers);
+        }
+    }
+};
 
 // scores[r][0..3] = rows r of q times four keys.
 template <int R, class T>
@@ -24,12 +41,13 @@ inline void score4(const float* const* q, const T* const* k, int head_dim, float
         for (int t = 0; t < 4; t++) scores[r][t] = sum(sums[r][t]) * scale;
 }
 
-template <int R, class T>
-void score(const float* const* q, const T* const* keys, int num_keys, int head_dim, float scale, float* scores) {
+// Before each four keys, ask(their number).
+template <int R, class T, class F>
+void score(const float* const* q, const T* const* keys, int num_keys, int head_dim, float scale, float* scores, F ask) {
     float* rows[R];
     int t = 0;
     for (; t + 4 <= num_keys; t += 4) {
-        for (int ahead = t + AHEAD; ahead < std::min(t + AHEAD + 4, num_keys); ahead++) fetch(keys[ahead], head_dim);
+        ask(t);
         for (int r = 0; r < R; r++) rows[r] = scores + r * KEYS + t;
         score4<R>(q, keys + t, head_dim, scale, rows);
     }
@@ -70,37 +88,44 @@ void weigh_all(const float* weights, const T* const* values, int num_keys, int h
 
 template <class T>
 void attend_rows(const Call<T>& call, const Plan& plan, const Piece& piece) {
-    const int group = call.group(), head_dim = call.head_dim, rows = piece.num_queries * group;
-    const float* q[MANY];
-    float top[MANY], total[MANY];
-    float scores[MANY * KEYS];
+    const int group = call.group(), head_dim = call.head_dim, rows = piece.num_queries * group, heads = piece.num_heads;
     const float scale = call.scale * LOG2_E;
-    thread_local std::vector<float> sums;
-    sums.assign(size_t(rows) * head_dim, 0.0f);
-    for (int r = 0; r < rows; r++) q[r] = call.query(piece, r), top[r] = -INFINITY, total[r] = 0.0f;
     const int64_t* table = call.tables + piece.request * call.table_stride;
+    thread_local std::vector<float> room;
+    room.assign(size_t(heads) * rows * (head_dim + 2), 0.0f);
+    float *sums = room.data(), *top = sums + size_t(heads) * rows * head_dim, *total = top + heads * rows;
+    std::fill(top, total, -INFINITY);
+    Asked<T> asked{call, piece, table, piece.from};
     for (int begin = piece.from; begin < piece.to; begin += KEYS) {
         const int count = std::min(KEYS, piece.to - begin);
-        const T *keys[KEYS], *values[KEYS];
-        for (int t = 0; t < count; t++) {
-            keys[t] = call.key(piece, table, begin + t);
-            values[t] = keys[t] + call.token() / 2;
-            if (t < AHEAD) fetch(keys[t], head_dim);
-            fetch(values[t], head_dim);
+        for (int head = 0; head < heads; head++) {
+            const Piece one = piece.of_head(head, group);
+            const float* q[MANY];
+            const T *keys[KEYS], *values[KEYS];
+            float scores[MANY * KEYS];
+            for (int r = 0; r < rows; r++) q[r] = call.query(one, r);
+            for (int t = 0; t < count; t++) keys[t] = call.key(one, table, begin + t), values[t] = keys[t] + call.token() / 2;
+            // The next keys while these are worked on, and these themselves if nobody did so.
+            const auto ask = [&](int t) {
+                asked.up_to(std::max(begin + t + AHEAD, begin + KEYS + (head * KEYS + t) / heads));
+            };
+            int r = 0;
+            for (; r + 3 <= rows; r += 3) score<3>(q + r, keys, count, head_dim, scale, scores + r * KEYS, ask);
+            for (; r < rows; r++) score<1>(q + r, keys, count, head_dim, scale, scores + r * KEYS, ask);
+            float* of_head = sums + head * rows * head_dim;
+            for (r = 0; r < rows; r++) {
+                const int own = piece.first_position + r / group, oldest = call.window ? own - call.window + 1 : 0;
+                const int from = std::max(0, oldest - begin), to = std::min(count, own + 1 - begin), at = head * rows + r;
+                const float shrink = soften(scores + r * KEYS, count, from, to, top[at], total[at]);
+                if (shrink != 1.0f)
+                    for (int i = r * head_dim; i < (r + 1) * head_dim; i += 8)
+                        store(of_head + i, load(of_head + i) * all(shrink));
+            }
+            for (r = 0; r + 3 <= rows; r += 3)
+                weigh_all<3>(scores + r * KEYS, values, count, head_dim, of_head + r * head_dim);
+            for (; r < rows; r++) weigh_all<1>(scores + r * KEYS, values, count, head_dim, of_head + r * head_dim);
         }
-        int r = 0;
-        for (; r + 3 <= rows; r += 3) score<3>(q + r, keys, count, head_dim, scale, scores + r * KEYS);
-        for (; r < rows; r++) score<1>(q + r, keys, count, head_dim, scale, scores + r * KEYS);
-        for (r = 0; r < rows; r++) {
-            const int own = piece.first_position + r / group, oldest = call.window ? own - call.window + 1 : 0;
-            const int from = std::max(0, oldest - begin), to = std::min(count, own + 1 - begin);
-            const float shrink = soften(scores + r * KEYS, count, from, to, top[r], total[r]);
-            if (shrink != 1.0f)
-                for (int i = 0; i < head_dim; i += 8)
-                    store(&sums[r * head_dim + i], load(&sums[r * head_dim + i]) * all(shrink));
-        }
-        for (r = 0; r + 3 <= rows; r += 3) weigh_all<3>(scores + r * KEYS, values, count, head_dim, &sums[r * head_dim]);
-        for (; r < rows; r++) weigh_all<1>(scores + r * KEYS, values, count, head_dim, &sums[r * head_dim]);
     }
-    for (int r = 0; r < rows; r++) finish(call, plan, piece, r, top[r], total[r], &sums[r * head_dim]);
+    for (int i = 0; i < heads * rows; i++)
+        finish(call, plan, piece.of_head(i / rows, group), i % rows, top[i], total[i], sums + i * head_dim);
 }

@@ -25,7 +25,7 @@ struct Bed {
     std::atomic<int> sleepers{0};
 };
 
-Bed* bed = new Bed;  // never deleted: somebody may sleep in it when the process ends
+Bed* bed;  // made with the crew and never deleted: somebody may sleep in it when the process ends
 
 // After a change that somebody may wait for. Changes, this look at the sleepers and their last look at the word stand in
 // one order for all threads, so nobody falls asleep beside a change.

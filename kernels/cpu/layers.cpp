@@ -36,8 +36,8 @@ inline v8 silu(v8 x) {
 
 template <class T>
 void embed_floats(const Weight& w, int64_t token, float* out) {
-    const T* from = (const T*)w.row(int(token));
-    for (int i = 0; i < w.in; i++) out[i] = to_float(from[i]);
+    const T* from = (const T*)w.panel(int(token / OUTPUTS)) + token % OUTPUTS;
+    for (int k = 0; k < w.in; k++) out[k] = to_float(from[k * OUTPUTS]);
 }
 
 // From a panel: of each pair and word only this output's numbers.
@@ -151,14 +151,14 @@ static void embed(Tape* tape, int threads, const Weight& w, const int64_t* token
            }});
 }
 
-void embed_from_floats(Tape* tape, int threads, int format, int out, int in, const char* data, int64_t row_bytes,
+void embed_from_floats(Tape* tape, int threads, int format, int out, int in, const char* data,
                        const int64_t* tokens, int rows, float* result) {
-    embed(tape, threads, {format, out, in, data, row_bytes, 0, 0, NONE, nullptr}, tokens, rows, result);
+    embed(tape, threads, {format, out, in, data, 0, 0, NONE, nullptr}, tokens, rows, result);
 }
 
 void embed_from_whole(Tape* tape, int threads, int out, int in, const char* data, int bits, int group_blocks,
                       int offsets, const char* scales, const int64_t* tokens, int rows, float* result) {
-    embed(tape, threads, {WHOLE, out, in, data, 0, bits, group_blocks, offsets, scales}, tokens, rows, result);
+    embed(tape, threads, {WHOLE, out, in, data, bits, group_blocks, offsets, scales}, tokens, rows, result);
 }
 
 void rope_and_write(Tape* tape, int threads, float* qkv, const int64_t* positions, const float* cos, const float* sin,

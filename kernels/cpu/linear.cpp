@@ -4,8 +4,6 @@
 
 namespace {
 
-constexpr int FEW = 12;  // rows up to which weights are multiplied as they are read
-
 // Eight numbers, or as many as there are and zeros.
 inline v8 load_some(const float* x, int count) {
     if (count >= 8) return load(x);
@@ -38,20 +36,14 @@ void round_row(const float* x, int in, float most, const Rounded& to, int row) {
 }
 
 void multiply(const Product& product, Share& share) {
-    const bool whole = product.weight.format == WHOLE;
-    const int panels = (product.weight.out + OUTPUTS - 1) / OUTPUTS;
-    if (!whole && product.rows <= FEW) {
-        const int grain = std::clamp(product.weight.out / 16 / 4 * 4, 16, 128);
-        share.take(product.weight.out, grain, [&](int begin, int end) { few_rows(product, begin, end); });
-        return;
-    }
-    const int stretches = (product.rows + MOST_ROWS - 1) / MOST_ROWS;
-    const int grain = product.rows <= FEW ? std::clamp(panels / 16, 1, 8) : 1;
+    const auto rows_of = product.weight.format == WHOLE ? whole_rows : float_rows;
+    const int panels = product.weight.panels(), stretches = (product.rows + MOST_ROWS - 1) / MOST_ROWS;
+    // Few rows are a matter of reading, and a processor foresees long stretches of memory better than short ones.
+    const int grain = product.rows < MOST_ROWS ? std::clamp(panels / 16, 1, 8) : 1;
     share.take(panels * stretches, grain, [&](int begin, int end) {
         for (int piece = begin; piece < end; piece++) {
-            const int first = piece / panels * MOST_ROWS, count = std::min(MOST_ROWS, product.rows - first);
-            if (whole) whole_rows(product, first, count, piece % panels);
-            else many_rows(product, first, count, piece % panels * OUTPUTS);
+            const int first = piece / panels * MOST_ROWS;
+            rows_of(product, first, std::min(MOST_ROWS, product.rows - first), piece % panels);
         }
     });
 }
@@ -60,19 +52,19 @@ void multiply(const Product& product, Share& share) {
 
 extern "C" {
 
-void linear_floats(Tape* tape, int threads, int format, int out, int in, const char* data, int64_t row_bytes,
-                   const float* bias, const float* x, int64_t x_stride, int rows, float* result, int64_t result_stride) {
-    const Weight weight{format, out, in, data, row_bytes, 0, 0, NONE, nullptr};
+void linear_floats(Tape* tape, int threads, int format, int out, int in, const char* data, const float* bias,
+                   const float* x, int64_t x_stride, int rows, float* result, int64_t result_stride) {
+    const Weight weight{format, out, in, data, 0, 0, NONE, nullptr};
     const Product product{weight, bias, x, x_stride, {}, rows, result, result_stride};
     submit(tape, threads, {[=](Share& share) { multiply(product, share); }});
 }
 
 // With room for the rounded rows, see `Rounded`: numbers [rows · blocks · 32], row_scales [rows], sums [rows up to a
-// multiple of 24, blocks].
+// multiple of 3, blocks].
 void linear_whole(Tape* tape, int threads, int out, int in, const char* data, int bits, int group_blocks, int offsets,
                   const char* scales, const float* bias, const float* x, int64_t x_stride, int most, int16_t* numbers,
                   float* row_scales, float* sums, int rows, float* result, int64_t result_stride) {
-    const Weight weight{WHOLE, out, in, data, 0, bits, group_blocks, offsets, scales};
+    const Weight weight{WHOLE, out, in, data, bits, group_blocks, offsets, scales};
     const Rounded rounded{numbers, row_scales, sums, rows, weight.blocks()};
     const Product product{weight, bias, nullptr, 0, rounded, rows, result, result_stride};
     submit(tape, threads, {[=](Share& share) {

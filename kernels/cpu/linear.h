@@ -1,8 +1,8 @@
 // Products of activations with weights: x [rows, in] times weightᵀ [in, out].
 //
-// Few rows (decoding): each weight is read from memory once and multiplied with all rows while it is near; the time is
-// that of reading the weights. Many rows (prompts, large batches): sixteen outputs' weights are unpacked into a panel that
-// lies in the nearest cache, and tiles of rows are multiplied with it; the time is that of multiplying.
+// A panel of sixteen outputs' weights is read once for up to MOST_ROWS rows, a stretch of it at a time: tiles of rows are
+// multiplied with the stretch while it lies in the nearest cache, and meanwhile the next one is asked for. So with few rows
+// (decoding) the time is that of reading the weights, with many (prompts) that of multiplying.
 //
 // Whole-number weights meet activations that were rounded to whole numbers of 16 bits: products of pairs are added exactly
 // in 32 bits (pmaddwd), twice as many an instruction as floats, and 16 bits leave nothing visible of the rounding. A
@@ -11,19 +11,23 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "crew.h"
 #include "formats.h"
 
 constexpr int STRETCH = 12;   // blocks that are added up in whole numbers where a row has one scale
-constexpr int TOGETHER = 24;  // rows of rounded activations that lie together
+constexpr int TOGETHER = 3;   // rows of rounded activations that lie together, for they meet a block of weights together
+constexpr int MOST_ROWS = 96;  // of one piece of work: their activations stay near
 
-// Activations rounded to whole numbers: groups of up to 24 rows, in a group block after block, in a block row after row.
-// So the rows that meet one block of weights are neighbours.
+template <int N>
+using Number = std::integral_constant<int, N>;
+
+// Activations rounded to whole numbers: groups of three rows, in a group block after block, in a block row after row.
 struct Rounded {
     int16_t* numbers;  // [groups][blocks][rows of the group][32]
     float* scales;     // [rows]: what one step is worth
-    float* sums;       // [groups][blocks][24]: of the numbers of a block
+    float* sums;       // [groups][blocks][3]: of the numbers of a block
     int rows, blocks;
 
     int rows_of(int first) const { return rows - first < TOGETHER ? rows - first : TOGETHER; }
@@ -44,13 +48,6 @@ struct Product {
     float bias_of(int n) const { return bias ? bias[n] : 0.0f; }
 };
 
-constexpr int MOST_ROWS = 8 * TOGETHER;  // of one piece of work
-
-// Float weights, all rows times the outputs begin … end - 1.
-void few_rows(const Product& product, int begin, int end);
-
-// Float weights, the rows first … first + count - 1 times sixteen outputs; count is at most MOST_ROWS.
-void many_rows(const Product& product, int first, int count, int first_out);
-
-// Whole numbers, the same; `first` is a multiple of TOGETHER.
+// The rows first … first + count - 1 times a panel; count is at most MOST_ROWS, and `first` a multiple of it.
+void float_rows(const Product& product, int first, int count, int panel);
 void whole_rows(const Product& product, int first, int count, int panel);

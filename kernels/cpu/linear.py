@@ -13,7 +13,7 @@ from kernels.reference.weights import BLOCK, FLOATS, Weight
 
 _NUMBER = {name: number for number, name in enumerate(FLOATS)}
 """As in `formats.h`."""
-TOGETHER = 24
+TOGETHER = 3
 """As in `linear.h`."""
 
 
@@ -43,7 +43,7 @@ def linear_into(
         )
     if not weight.whole_numbers:
         call(
-            "linear_floats", "iiiplpplipl",
+            "linear_floats", "iiippplipl",
             *_floats(weight), bias, x, x.stride(0), rows, result, result.stride(0),
         )  # fmt: skip
         return
@@ -64,14 +64,13 @@ def embedding(weight: Weight | Panels, token_ids: torch.Tensor) -> torch.Tensor:
     if panels.whole_numbers:
         call("embed_from_whole", "iipiiippip", *_whole(panels), token_ids, len(token_ids), result)
     else:
-        call("embed_from_floats", "iiiplpip", *_floats(panels), token_ids, len(token_ids), result)
+        call("embed_from_floats", "iiippip", *_floats(panels), token_ids, len(token_ids), result)
     hold(panels)
     return result
 
 
 def _floats(weight: Panels) -> tuple[Any, ...]:
-    row_bytes = weight.data.stride(0) * weight.data.element_size()
-    return _NUMBER[weight.format], *weight.shape, weight.data, row_bytes
+    return _NUMBER[weight.format], *weight.shape, weight.data
 
 
 def _whole(weight: Panels) -> tuple[Any, ...]:

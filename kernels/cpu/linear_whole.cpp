@@ -1,7 +1,5 @@
 // Whole-number weights: tiles of a few rows times a panel of sixteen outputs.
 
-#include <memory>
-
 #include "linear.h"
 
 namespace {
@@ -38,6 +36,7 @@ struct Unpacked {
     }
 };
 
+constexpr int UNPACKED_FROM = 12;  // rows from which unpacking once pays
 constexpr int UNPACKED_BYTES = OUTPUTS * BLOCK * 2;
 
 inline s16 both(const int16_t* p) {
@@ -45,20 +44,42 @@ inline s16 both(const int16_t* p) {
     return (s16)i8{two, two, two, two, two, two, two, two};
 }
 
+// Rows in tiles: f(Number<rows of the tile>, its first row).
+template <class F>
+inline void each_tile(int count, F f) {
+    int row = 0;
+    for (; row + 3 <= count; row += 3) f(Number<3>(), row);
+    if (row + 2 <= count) f(Number<2>(), row), row += 2;
+    if (row < count) f(Number<1>(), row);
+}
+
 template <int M>
 struct Sums {
     v8 a[M], b[M];
 };
 
-// All lines of a block that is needed soon. To ask for some of them would be worse than to ask for none: the processor then
-// loses sight of where reading goes.
+// Ask for lines that are needed soon, block by block: all of a block's, or some. With few rows some would be worse than
+// none: the processor then loses sight of where reading goes.
 template <class Source>
-inline void fetch(const char* w) {
-    for (int at = 0; at < OUTPUTS * BLOCK * Source::BITS / 8; at += 64) __builtin_prefetch(w + AHEAD + at);
-}
+struct AllAhead {
+    static constexpr int BYTES = OUTPUTS * BLOCK * Source::BITS / 8;
+    const char* at;
 
-template <>
-inline void fetch<Unpacked>(const char*) {}  // lies in the nearest cache
+    void ask() {
+        for (int i = 0; i < BYTES; i += 64) __builtin_prefetch(at + i);
+        at += BYTES;
+    }
+};
+
+struct SomeAhead {
+    const char* at;
+    int step, lines;
+
+    void ask() {
+        for (int i = 0; i < lines; i++) __builtin_prefetch(at + i * 64);
+        at += step;
+    }
+};
 
 // One block, in whole numbers.
 template <class Source, int M>
@@ -76,13 +97,13 @@ inline void add_block(const char* w, const int16_t* x, i8 (&p)[M], i8 (&q)[M]) {
 }
 
 // Blocks first … last - 1 of a panel times M rows; x and sums_of_x at the first block, x's blocks `apart` numbers apart.
-template <class Source, int M>
+template <class Source, int M, class Ahead>
 inline void tile(const Weight& weight, int panel, const char* w, int64_t w_step, int first, int last, const int16_t* x,
-                 int apart, const float* sums_of_x, Sums<M>& sums) {
+                 int apart, const float* sums_of_x, Ahead ahead, Sums<M>& sums) {
     if (weight.group_blocks == 0) {
         i8 p[M] = {}, q[M] = {};
         for (int b = first; b < last; b++, w += w_step, x += apart) {
-            fetch<Source>(w);
+            ahead.ask();
             add_block<Source, M>(w, x, p, q);
             if ((b + 1) % STRETCH && b + 1 < last) continue;
             for (int m = 0; m < M; m++) sums.a[m] += floats(p[m]), sums.b[m] += floats(q[m]), p[m] = q[m] = i8{};
@@ -91,7 +112,7 @@ inline void tile(const Weight& weight, int panel, const char* w, int64_t w_step,
     }
     for (int b = first; b < last; b++, w += w_step, x += apart, sums_of_x += TOGETHER) {
         i8 p[M] = {}, q[M] = {};
-        fetch<Source>(w);
+        ahead.ask();
         add_block<Source, M>(w, x, p, q);
         const half* at = weight.group_scales(panel, b);
         const v8 scale = load(at), scale2 = load(at + 8);
@@ -127,39 +148,19 @@ void write(const Product& p, int row, int first_out, const Sums<M>& sums) {
 }
 
 // Few rows: the panel is unpacked anew for every three rows; it lies in the nearest cache by then.
-template <class Source, int M>
-void few(const Product& p, int row, int panel) {
-    const Rounded& x = p.rounded;
-    Sums<M> sums = {};
-    tile<Source, M>(p.weight, panel, p.weight.panel(panel), p.weight.block_bytes(), 0, x.blocks,
-                    x.group(0) + row * BLOCK, x.rows_of(0) * BLOCK, x.group_sums(0) + row, sums);
-    write<M>(p, row, panel * OUTPUTS, sums);
-}
-
 template <class Source>
-void few_of(const Product& p, int panel) {
-    int row = 0;
-    for (; row + 3 <= p.rows; row += 3) few<Source, 3>(p, row, panel);
-    if (row + 2 <= p.rows) few<Source, 2>(p, row, panel), row += 2;
-    if (row < p.rows) few<Source, 1>(p, row, panel);
-}
-
-// Many rows: a stretch of the panel is unpacked once, and all rows' sums wait between stretches.
-struct Room {
-    alignas(64) char panel[STRETCH * UNPACKED_BYTES];
-    alignas(64) float sums[MOST_ROWS * OUTPUTS];
-};
-
-template <int M>
-void go_on(const Product& p, int panel, const Room& room, int from, int to, int first, int m, float* kept) {
+void few(const Product& p, int first, int count, int panel) {
     const Rounded& x = p.rounded;
-    const int apart = x.rows_of(first) * BLOCK;
-    Sums<M> sums;
-    for (int i = 0; i < M; i++) sums.a[i] = load(kept + i * OUTPUTS), sums.b[i] = load(kept + i * OUTPUTS + 8);
-    tile<Unpacked, M>(p.weight, panel, room.panel, UNPACKED_BYTES, from, to, x.group(first) + from * apart + m * BLOCK,
-                      apart, x.group_sums(first) + from * TOGETHER + m, sums);
-    if (to == x.blocks) return write<M>(p, first + m, panel * OUTPUTS, sums);
-    for (int i = 0; i < M; i++) store(kept + i * OUTPUTS, sums.a[i]), store(kept + i * OUTPUTS + 8, sums.b[i]);
+    const char* w = p.weight.panel(panel);
+    const int step = p.weight.block_bytes();
+    const AllAhead<Source> ahead{w + AHEAD};
+    each_tile(count, [&](auto m, int row) {
+        constexpr int M = decltype(m)::value;
+        Sums<M> sums = {};
+        row += first;
+        tile<Source, M>(p.weight, panel, w, step, 0, x.blocks, x.group(row), M * BLOCK, x.group_sums(row), ahead, sums);
+        write<M>(p, row, panel * OUTPUTS, sums);
+    });
 }
 
 template <class Source>
@@ -172,33 +173,43 @@ void unpack_stretch(const char* w, int64_t step, int blocks, char* to) {
         }
 }
 
+// Many rows: a stretch of the panel is unpacked once, and all rows' sums wait between stretches.
+template <class Source>
 void many(const Product& p, int first, int count, int panel) {
-    static thread_local std::unique_ptr<Room> room(new Room);
-    std::fill(room->sums, room->sums + count * OUTPUTS, 0.0f);
-    const int blocks = p.rounded.blocks;
-    const int64_t step = p.weight.block_bytes();
-    for (int from = 0; from < blocks; from += STRETCH) {
-        const int to = std::min(from + STRETCH, blocks);
-        const char* w = p.weight.panel(panel) + from * step;
-        if (p.weight.bits == 8) unpack_stretch<Bits8>(w, step, to - from, room->panel);
-        else unpack_stretch<Bits4>(w, step, to - from, room->panel);
-        for (int start = 0; start < count; start += TOGETHER) {
-            const int rows = p.rounded.rows_of(first + start);
-            float* kept = room->sums + start * OUTPUTS;
-            int m = 0;
-            for (; m + 3 <= rows; m += 3) go_on<3>(p, panel, *room, from, to, first + start, m, kept + m * OUTPUTS);
-            if (m + 2 <= rows) go_on<2>(p, panel, *room, from, to, first + start, m, kept + m * OUTPUTS), m += 2;
-            if (m < rows) go_on<1>(p, panel, *room, from, to, first + start, m, kept + m * OUTPUTS);
-        }
+    alignas(64) char unpacked[STRETCH * UNPACKED_BYTES];
+    alignas(64) float kept[MOST_ROWS * OUTPUTS];
+    std::fill(kept, kept + count * OUTPUTS, 0.0f);
+    const Rounded& x = p.rounded;
+    const int step = p.weight.block_bytes(), tiles = (count + TOGETHER - 1) / TOGETHER;
+    const int lines = (step / 64 + tiles - 1) / tiles;  // of each block of the next stretch, for each tile to ask for
+    for (int from = 0; from < x.blocks; from += STRETCH) {
+        const int to = std::min(from + STRETCH, x.blocks);
+        const char* w = p.weight.panel(panel) + int64_t(from) * step;
+        unpack_stretch<Source>(w, step, to - from, unpacked);
+        SomeAhead ahead{w + (to - from) * step, step, lines};
+        each_tile(count, [&](auto m, int row) {
+            constexpr int M = decltype(m)::value;
+            float* mine = kept + row * OUTPUTS;
+            Sums<M> sums;
+            for (int i = 0; i < M; i++) sums.a[i] = load(mine + i * OUTPUTS), sums.b[i] = load(mine + i * OUTPUTS + 8);
+            row += first;
+            tile<Unpacked, M>(p.weight, panel, unpacked, UNPACKED_BYTES, from, to, x.group(row) + from * M * BLOCK,
+                              M * BLOCK, x.group_sums(row) + from * TOGETHER, ahead, sums);
+            if (to == x.blocks) return write<M>(p, row, panel * OUTPUTS, sums);
+            for (int i = 0; i < M; i++) store(mine + i * OUTPUTS, sums.a[i]), store(mine + i * OUTPUTS + 8, sums.b[i]);
+            ahead.at += lines * 64;
+            if (ahead.at >= w + (to - from + 1) * step) ahead.lines = 0;
+        });
     }
 }
 
-constexpr int UNPACKED_FROM = 12;  // rows from which unpacking once pays
+template <class Source>
+void rows_of(const Product& p, int first, int count, int panel) {
+    p.rows < UNPACKED_FROM ? few<Source>(p, first, count, panel) : many<Source>(p, first, count, panel);
+}
 
 }  // namespace
 
 void whole_rows(const Product& p, int first, int count, int panel) {
-    if (p.rows >= UNPACKED_FROM) many(p, first, count, panel);
-    else if (p.weight.bits == 8) few_of<Bits8>(p, panel);
-    else few_of<Bits4>(p, panel);
+    p.weight.bits == 8 ? rows_of<Bits8>(p, first, count, panel) : rows_of<Bits4>(p, first, count, panel);
 }

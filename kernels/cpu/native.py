@@ -33,7 +33,7 @@ class Scratch:
     """
 
     def __init__(self, rows: int) -> None:
-        self.rows = rows + -rows % 24
+        self.rows = rows + -rows % 3
         self._kept: dict[tuple[Any, ...], torch.Tensor] = {}
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

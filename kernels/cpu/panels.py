@@ -16,7 +16,7 @@ _OFFSETS = {"none": 0, "stored": 1, "minus eight": 2}
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """A matrix ``[out, in]`` of floats, row by row, or of whole numbers in panels of sixteen outputs.
+    """A matrix ``[out, in]`` in panels of sixteen outputs.
 
     The same bits as in the `Weight` that it is made of, in another order.
     """
@@ -40,12 +40,13 @@ class Panels:
 
 
 def in_panels(weight: Weight | Panels) -> Panels:
-    """A weight as the kernels read it. Floats stay where they are."""
+    """A weight as the kernels read it."""
     if isinstance(weight, Panels):
         return weight
-    if not weight.whole_numbers:
-        return Panels(weight.format, weight.shape, weight.data)
     out, into = weight.shape
+    if not weight.whole_numbers:
+        padded = F.pad(weight.data, (0, 0, 0, -out % OUTPUTS)).view(-1, OUTPUTS, into)
+        return Panels(weight.format, weight.shape, padded.transpose(1, 2).contiguous())
     q, scale, offset = numbers(weight)
     shifted = weight.format == "q4_0"
     q = F.pad(q.reshape(out, into), (0, -into % BLOCK, 0, -out % OUTPUTS)) + (8 if shifted else 0)

@@ -55,6 +55,15 @@ def test_rows_of_any_length(kind: str, into: int, rows: int) -> None:
     assert error_of(kernels.linear(x, weight, maker="cpu"), x, weight, None).max() < 1e-4
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_does_not_see_its_neighbours(kind: str) -> None:
+    """Each row's bits are the same alone, among few and among many, whichever tile and stretch it falls into."""
+    weight, x = random_weight(kind, 37, 576 if kind in WHOLE else 571), drawn(150, 576 if kind in WHOLE else 571, seed=1)
+    whole = kernels.linear(x, weight, maker="cpu")
+    for begin, end in ((0, 1), (149, 150), (3, 7), (40, 51), (40, 53), (7, 62), (50, 149)):
+        assert torch.equal(kernels.linear(x[begin:end], weight, maker="cpu"), whole[begin:end]), (begin, end)
+
+
 @pytest.mark.parametrize("bits", [16, 8])
 @pytest.mark.parametrize("rows", [1, 4, 7, 40])
 def test_int8_equals_the_definition_to_the_bit(rows: int, bits: int) -> None:

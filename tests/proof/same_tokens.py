@@ -50,7 +50,7 @@ class Comparison:
                 continue
             scores = logits_after([*prompt, *expected[:i]]).double()
             if drawn is not None:
-                apart = _from_border(scores, drawn, len(prompt) + i, want, have)
+                apart = from_border(scores, drawn, len(prompt) + i, want, have)
                 told = f"and its number lies {apart:.1e} from the border between them"
                 assert apart < DRAW_TIE, f"{name}: output token {i} is {have} instead of {want}, {told}"
                 self.ties.append(f"{name}, token {i}: {want} or {have}, drawn {apart:.1e} from the border")
@@ -71,7 +71,7 @@ class Comparison:
         return f"{self.tokens:,} tokens equal, {len(self.ties)} flips excused by a tie within {TIE:g}{told}"
 
 
-def _from_border(scores: torch.Tensor, drawn: Drawn, position: int, one: int, other: int) -> float:
+def from_border(scores: torch.Tensor, drawn: Drawn, position: int, one: int, other: int) -> float:
     """The farthest of the borders that the drawn number would have to cross to give the other token."""
     cumulative = (scores / drawn.temperature).softmax(-1).cumsum(-1)
     low, high = sorted((one, other))

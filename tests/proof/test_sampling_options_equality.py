@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from tests.proof.conftest import open_smollm2
-from tests.proof.same_tokens import TIE
+from tests.proof.same_tokens import DRAW_TIE, TIE, Drawn, from_border
 from workbench import LLM, SamplingParams
+from workbench.engine.engine import FORK_SEED_STEP
 from workbench.engine.request import Request
 from workbench.engine.trace import StepTrace
 from workbench.model.penalties import adjust
@@ -129,7 +130,8 @@ def compare(
     theirs: CompletionOutput,
     tally: Tally,
 ) -> None:
-    """Equal in everything, unless a greedy choice was between two that tie once the options have been applied."""
+    """Equal in everything, unless a greedy choice was between two that tie once the options have been applied, or an
+    unfiltered draw fell on the border between the two tokens."""
     same = next(
         (i for i, (a, b) in enumerate(zip(mine.token_ids, theirs.token_ids, strict=False)) if a != b),
         len(mine.token_ids),
@@ -140,14 +142,21 @@ def compare(
     if mine.token_ids == theirs.token_ids:
         assert (mine.text, mine.finish_reason) == (theirs.text, theirs.finish_reason), where
         return
-    assert params.greedy and same < min(len(mine.token_ids), len(theirs.token_ids)), (
+    unfiltered = params.top_k == 0 and params.top_p == 1.0 and params.min_p == 0.0
+    assert (params.greedy or unfiltered) and same < min(len(mine.token_ids), len(theirs.token_ids)), (
         f"{where}, answer {mine.index}: {theirs.token_ids} instead of {mine.token_ids}"
     )
     request = Request("x", prompt, params, max_num_tokens=10**6)
     request.token_ids += mine.token_ids[:same]
     scores = adjust(llm.runner.logits(request.token_ids)[-1:], [request])[0]
-    gap = abs(scores[mine.token_ids[same]] - scores[theirs.token_ids[same]]).item()
-    assert gap < TIE and scores.max() - scores[mine.token_ids[same]] < TIE, f"{where}: no tie, {gap:.3g} apart"
+    one, other = mine.token_ids[same], theirs.token_ids[same]
+    if params.greedy:
+        gap, most = max(abs(scores[one] - scores[other]).item(), (scores.max() - scores[one]).item()), TIE
+    else:
+        assert params.seed is not None
+        drawn = Drawn(params.temperature, params.seed + mine.index * FORK_SEED_STEP)
+        gap, most = from_border(scores.double(), drawn, len(request.token_ids), one, other), DRAW_TIE
+    assert gap < most, f"{where}, answer {mine.index}: {other} instead of {one} is no tie, {gap:.3g} apart"
     tally.ties += 1
 
 

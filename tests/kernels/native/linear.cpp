@@ -7,13 +7,13 @@
 #include "linear.h"
 
 extern "C" {
-void linear_floats(Tape*, int threads, int format, int out, int in, const char* data, int64_t row_bytes,
-                   const float* bias, const float* x, int64_t x_stride, int rows, float* result, int64_t result_stride);
+void linear_floats(Tape*, int threads, int format, int out, int in, const char* data, const float* bias, const float* x,
+                   int64_t x_stride, int rows, float* result, int64_t result_stride);
 void linear_whole(Tape*, int threads, int out, int in, const char* data, int bits, int group_blocks, int offsets,
                   const char* scales, const float* bias, const float* x, int64_t x_stride, int most, int16_t* numbers,
                   float* row_scales, float* sums, int rows, float* result, int64_t result_stride);
-void embed_from_floats(Tape*, int threads, int format, int out, int in, const char* data, int64_t row_bytes,
-                       const int64_t* tokens, int rows, float* result);
+void embed_from_floats(Tape*, int threads, int format, int out, int in, const char* data, const int64_t* tokens, int rows,
+                       float* result);
 void embed_from_whole(Tape*, int threads, int out, int in, const char* data, int bits, int group_blocks, int offsets,
                       const char* scales, const int64_t* tokens, int rows, float* result);
 }
@@ -39,15 +39,16 @@ struct Matrix {
             embed_from_whole(nullptr, 2, out, in, data.data(), bits, group_blocks, offsets, scales.data(), tokens.data(),
                              out, values.data());
         else
-            embed_from_floats(nullptr, 2, format, out, in, data.data(), int64_t(in) * BYTES[format], tokens.data(), out,
+            embed_from_floats(nullptr, 2, format, out, in, data.data(), tokens.data(), out,
                               values.data());
     }
 };
 
 Matrix floats_of(int format, int out, int in, std::mt19937& random) {
     Matrix m{format, out, in};
-    m.data.resize(size_t(out) * in * BYTES[format]);
-    for (size_t i = 0; i < size_t(out) * in; i++) {
+    const size_t numbers = size_t((out + OUTPUTS - 1) / OUTPUTS * OUTPUTS) * in;
+    m.data.resize(numbers * BYTES[format]);
+    for (size_t i = 0; i < numbers; i++) {
         const float x = std::uniform_real_distribution<float>(-1, 1)(random);
         uint32_t bits;
         std::memcpy(&bits, &x, 4);
@@ -90,7 +91,7 @@ void check(const Matrix& m, int rows, int threads, bool biased, std::mt19937& ra
         linear_whole(tape, threads, m.out, m.in, m.data.data(), m.bits, m.group_blocks, m.offsets, m.scales.data(), added,
                      x.data(), m.in, 32767, numbers.data(), scales.data(), sums.data(), rows, out.data(), m.out);
     else
-        linear_floats(tape, threads, m.format, m.out, m.in, m.data.data(), int64_t(m.in) * BYTES[m.format], added,
+        linear_floats(tape, threads, m.format, m.out, m.in, m.data.data(), added,
                       x.data(), m.in, rows, out.data(), m.out);
     for (int turn = 0; turn < 2; turn++) {
         const std::vector<float> fresh = drawn(x.size(), random);
