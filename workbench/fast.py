@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from kernels.cpu.build import digest
@@ -25,11 +26,12 @@ from workbench.attention.registry import attention_backend
 from workbench.config import EngineConfig
 from workbench.engine.request import Request
 from workbench.files import write_atomically
-from workbench.loading import LoadedModel, is_gguf, load_scheme
+from workbench.loading import Checkpoint, LoadedModel, load_scheme
 from workbench.machine import cpu_name, num_cpus
 from workbench.model.captured import captured_steps
 from workbench.model.config import ModelConfig
 from workbench.model.cost import StepCost
+from workbench.model.divergence import kl_divergence
 from workbench.model.kv_cache import KVCache
 from workbench.model.quantize import SCHEMES, require_scheme
 from workbench.model.runner import ModelRunner
@@ -57,26 +59,20 @@ class Tried(NamedTuple):
     """Median decode step of one request."""
 
 
-def load_model(
-    config: EngineConfig,
-    model_config: ModelConfig,
-    source: Path | str,
-    dtype: torch.dtype,
-    device: torch.device,
-    tokenizer: Tokenizer | None,
-) -> LoadedModel:
-    """Loads weights as ``config.quantization`` says. Without a ``tokenizer`` ``fast`` scores random tokens.
+def load_model(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> LoadedModel:
+    """Loads weights as ``quantization`` says. Without a ``tokenizer`` ``fast`` scores random tokens.
 
     Raises UsageError for a format that cannot be had here (not a CPU, no compiler, 16-bit weights asked for too).
     """
+    config = checkpoint.config
     wanted, why = config.quantization, "asked for"
     if wanted == "auto":
         wanted, why = "none", "no other format was asked for"
     if wanted != "none":
-        require_scheme(wanted, is_gguf(source), config.dtype, device)
+        require_scheme(wanted, checkpoint.is_gguf, config.dtype, checkpoint.device)
     if wanted == "fast":
-        wanted, why = _fastest(config, model_config, source, dtype, device, tokenizer)
-    return load_scheme(config, model_config, source, dtype, device, wanted, why)
+        wanted, why = _fastest(checkpoint, tokenizer)
+    return load_scheme(checkpoint, wanted, why)
 
 
 def kv_dtype(config: EngineConfig, scheme: str, activations: torch.dtype) -> torch.dtype:
@@ -85,24 +81,17 @@ def kv_dtype(config: EngineConfig, scheme: str, activations: torch.dtype) -> tor
     return torch.float16 if chosen or config.kv_cache_dtype == "fp16" else activations
 
 
-def _fastest(
-    config: EngineConfig,
-    model_config: ModelConfig,
-    source: Path | str,
-    dtype: torch.dtype,
-    device: torch.device,
-    tokenizer: Tokenizer | None,
-) -> tuple[str, str]:
+def _fastest(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> tuple[str, str]:
     """The scheme, and why."""
     file = home() / "fast.json"
-    kept, key = _read(file), _key(config, source)
+    kept, key = _read(file), _key(checkpoint.config, checkpoint.source)
     if key not in kept:
-        kept[key] = [list(one) for one in _try_all(config, model_config, source, dtype, device, tokenizer)]
+        kept[key] = [list(one) for one in _try_all(checkpoint, tokenizer)]
         _write(file, kept)
     tried = [Tried(*one) for one in kept[key]]
     best = choose(tried)
     told = why(tried, best)
-    if kv_dtype(config, best.scheme, torch.float32) is torch.float16:
+    if kv_dtype(checkpoint.config, best.scheme, torch.float32) is torch.float16:
         told += "; keys and values in 16 bits"
     return best.scheme, told
 
@@ -118,32 +107,20 @@ def why(tried: list[Tried], best: Tried) -> str:
     return f"{best.scheme} is the fastest with KL ≤ {MOST_LOSS:g} of a decode step here: {'; '.join(rows)}"
 
 
-def _try_all(
-    config: EngineConfig,
-    model_config: ModelConfig,
-    source: Path | str,
-    dtype: torch.dtype,
-    device: torch.device,
-    tokenizer: Tokenizer | None,
-) -> list[Tried]:
-    text = _text(model_config, tokenizer)
-    reference: torch.Tensor | None = None
+def _try_all(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> list[Tried]:
+    text = _text(checkpoint.model_config, tokenizer)
+    reference: np.ndarray | None = None
     tried = []
     for scheme in ("none", *SCHEMES):
-        if scheme == "gguf" and not is_gguf(source):
+        if scheme == "gguf" and not checkpoint.is_gguf:
             continue
-        loaded = load_scheme(config, model_config, source, dtype, device, scheme, "tried")
-        runner = _runner(loaded, len(text), kv_dtype(config, scheme, torch.float32))
-        logits = runner.logits(text).log_softmax(-1)
+        loaded = load_scheme(checkpoint, scheme, "tried")
+        runner = _runner(loaded, len(text), kv_dtype(checkpoint.config, scheme, torch.float32))
+        logits = runner.logits(text).numpy()
         reference = logits if reference is None else reference
-        tried.append(Tried(scheme, kl_divergence(reference, logits), 1e3 * _step_seconds(runner, text)))
+        loss = max(0.0, kl_divergence(reference, logits))
+        tried.append(Tried(scheme, loss, 1e3 * _step_seconds(runner, text)))
     return tried
-
-
-def kl_divergence(reference: torch.Tensor, other: torch.Tensor) -> float:
-    """Mean KL(reference ‖ other) of rows of log probabilities ``[rows, vocab]``, in nats."""
-    rows = [(r.double().exp() * (r.double() - o.double())).sum() for r, o in zip(reference, other, strict=True)]
-    return float(torch.stack(rows).mean().clamp_min(0))
 
 
 def _text(model_config: ModelConfig, tokenizer: Tokenizer | None) -> list[int]:

@@ -20,6 +20,7 @@ from workbench.engine.request import Request
 from workbench.errors import UsageError
 from workbench.fast import kv_dtype, load_model
 from workbench.interrupts import SafeInterrupts
+from workbench.loading import Checkpoint
 from workbench.machine import free_memory, keep_freed_memory
 from workbench.model import store
 from workbench.model.captured import captured_steps, tape_recorder
@@ -98,7 +99,7 @@ class LLM:
         maker = sampling_maker(config.sampling_backend, device)
         if weights_of is None:
             self.tokenizer = _tokenizer(config, source)
-            loaded = load_model(config, self.model_config, source, dtype, device, self.tokenizer)
+            loaded = load_model(Checkpoint(config, self.model_config, source, dtype, device), self.tokenizer)
             self.quantization, self.weights_fingerprint = loaded.quantization, loaded.fingerprint
             open_decoder = loaded.decoder
         else:
@@ -116,11 +117,8 @@ class LLM:
             config, max_model_len, kv_bytes, _pool_bytes(config, device), _memory_bytes(device)
         )
         self._kv_bytes = kv_bytes
-        self.config = config.replace(
-            max_model_len=max_model_len,
-            num_kv_blocks=num_kv_blocks,
-            kv_cache_memory_bytes=None,
-        )
+        resolved = {"max_model_len": max_model_len, "num_kv_blocks": num_kv_blocks}
+        self.config = config.replace(**resolved, kv_cache_memory_bytes=None)
         cache = KVCache(self.model_config, num_kv_blocks, config.block_size, cached, device)
         clock = clock or WallClock()
         cost = StepCost(self.model_config, sum(decoder.weight_bytes), kv_bytes, decoder.weight_bytes[1])

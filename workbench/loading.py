@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -15,6 +16,20 @@ from workbench.model.quantize import SCHEMES, quantize
 from workbench.model.threads import one_thread
 from workbench.model.weights import load_weights
 from workbench.model.weights.fingerprint import weights_fingerprint
+
+
+class Checkpoint(NamedTuple):
+    """Where weights come from, and what they are loaded for."""
+
+    config: EngineConfig
+    model_config: ModelConfig
+    source: Path | str
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def is_gguf(self) -> bool:
+        return isinstance(self.source, Path) and self.source.suffix.lower() == ".gguf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +59,9 @@ class LoadedModel:
             return Decoder(self.model_config, self.weights, attention, max_model_len, bits)
 
 
-def is_gguf(source: Path | str) -> bool:
-    """Whether the checkpoint is a GGUF file."""
-    return isinstance(source, Path) and source.suffix.lower() == ".gguf"
-
-
-def load_scheme(
-    config: EngineConfig,
-    model_config: ModelConfig,
-    source: Path | str,
-    dtype: torch.dtype,
-    device: torch.device,
-    scheme: str,
-    why: str,
-) -> LoadedModel:
+def load_scheme(checkpoint: Checkpoint, scheme: str, why: str) -> LoadedModel:
     """Loads weights in one scheme; ``none``: as floats."""
+    config, model_config, source, dtype, device = checkpoint
     path = source if isinstance(source, Path) else None
     weights: Weights = load_weights(
         model_config, path, config.load_format, dtype, device, config.seed, packed=scheme == "gguf"

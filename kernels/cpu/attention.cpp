@@ -21,7 +21,7 @@ namespace {
 
 constexpr int ROWS = 96, MOST_ROWS = 192;  // about as many rows (queries x heads of a group) share a read of the keys
 // Keys of one piece of work, for a request whose queries are one piece: of few rows and of many.
-constexpr int SHORT = 128, STRETCH = 512;
+constexpr int SHORT = 256, STRETCH = 512;
 constexpr int WIDTH = 256;  // numbers of the keys of a token that pieces of few rows read together
 
 struct Requests {
@@ -36,6 +36,12 @@ int tile(int queries, int group) {
     return (queries + pieces - 1) / pieces;
 }
 
+// Two threads have something to do even if there is one request.
+int short_stretch(int keys) {
+    const int parts = std::max(2, (keys + SHORT - 1) / SHORT);
+    return std::max(1, ((keys + parts - 1) / parts + 31) / 32) * 32;
+}
+
 void cut(Plan& plan, const Requests& requests, int heads, int kv_heads, int window) {
     const int group = heads / kv_heads;
     int64_t rows = 0;
@@ -46,11 +52,12 @@ void cut(Plan& plan, const Requests& requests, int heads, int kv_heads, int wind
         if (begin == end) continue;
         const int first = requests.seq_lens[b] - (end - begin), step = tile(end - begin, group);
         const bool few = (end - begin) * group < MANY;
-        const int stretch = few ? SHORT : STRETCH, most = few ? std::clamp(WIDTH / plan.head_dim, 1, kv_heads) : 1;
+        const int most = few ? std::clamp(WIDTH / plan.head_dim, 1, kv_heads) : 1;
         for (int head = 0; head < kv_heads; head += most) {
             for (int query = begin; query < end; query += step) {
                 const int count = std::min(step, end - query), position = first + query - begin;
                 const int from = window ? std::max(0, position - window + 1) : 0, to = std::max(from, position + count);
+                const int stretch = few ? short_stretch(to - from) : STRETCH;
                 const int parts = step == end - begin ? std::max(1, (to - from + stretch - 1) / stretch) : 1;
                 const int heads_here = std::min(most, kv_heads - head);
                 if (parts > 1) plan.merges.push_back(int(plan.pieces.size()));

@@ -9,21 +9,40 @@
 
 constexpr int AHEAD = 12;  // positions asked for before they are needed: a cache is read in pieces too short to be guessed
 
-// Asks for the keys and values of a piece, position after position, each once.
+// Asks for the keys and values of a piece, line after line, a few at a time: a processor waits for few lines at once, and
+// when it asks for more, everything stands still.
 template <class T>
-struct Asked {
+class Asked {
+  public:
+    Asked(const Call<T>& call, const Piece& piece, const int64_t* table)
+        : call(call), piece(piece), table(table), position(piece.from) {
+        lines = (piece.num_heads * call.head_dim * int(sizeof(T)) + 63) / 64;
+        if (position < piece.to) begin();
+    }
+
+    void some(int count) {
+        for (; count > 0 && position < piece.to; count--) {
+            __builtin_prefetch(at + (line < lines ? line : line - lines) * 64);
+            if (++line == lines) at += call.token() / 2 * sizeof(T);
+            if (line == 2 * lines && ++position < piece.to) begin();
+        }
+    }
+
+    void up_to(int end) {
+        while (position < std::min(end, piece.to)) some(2 * lines - line);
+    }
+
+    // How many lines to ask for at each of `calls` times while `keys` keys are worked on.
+    int share(int keys, int calls) const { return (2 * lines * keys + calls - 1) / calls; }
+
+  private:
+    void begin() { at = (const char*)call.key(piece, table, position), line = 0; }
+
     const Call<T>& call;
     const Piece& piece;
     const int64_t* table;
-    int position;
-
-    void up_to(int end) {
-        const int numbers = piece.num_heads * call.head_dim;
-        for (; position < std::min(end, piece.to); position++) {
-            const T* key = call.key(piece, table, position);
-            fetch(key, numbers), fetch(key + call.token() / 2, numbers);
-        }
-    }
+    int position, line = 0, lines;
+    const char* at = nullptr;
 };
 
 // scores[r][0..3] = rows r of q times four keys.
@@ -31,14 +50,17 @@ template <int R, class T>
 inline void score4(const float* const* q, const T* const* k, int head_dim, float scale, float* const* scores) {
     v8 sums[R][4] = {};
     for (int i = 0; i < head_dim; i += 8) {
-        v8 key[4] = {load(k[0] + i), load(k[1] + i), load(k[2] + i), load(k[3] + i)};
-        for (int r = 0; r < R; r++) {
-            v8 query = load(q[r] + i);
-            for (int t = 0; t < 4; t++) sums[r][t] += query * key[t];
+        v8 query[R];  // twelve sums, three of these and one key: of sixteen
+        for (int r = 0; r < R; r++) query[r] = load(q[r] + i);
+        for (int t = 0; t < 4; t++) {
+            const v8 key = load(k[t] + i);
+            for (int r = 0; r < R; r++) sums[r][t] += query[r] * key;
         }
     }
-    for (int r = 0; r < R; r++)
-        for (int t = 0; t < 4; t++) scores[r][t] = sum(sums[r][t]) * scale;
+    for (int r = 0; r < R; r++) {
+        sum_four(sums[r][0], sums[r][1], sums[r][2], sums[r][3], scores[r]);
+        for (int t = 0; t < 4; t++) scores[r][t] *= scale;
+    }
 }
 
 // Before each four keys, ask(their number).
@@ -61,29 +83,30 @@ void score(const float* const* q, const T* const* keys, int num_keys, int head_d
     for (int r = 0; r < R; r++) std::copy(spare[r], spare[r] + (num_keys - t), scores + r * KEYS + t);
 }
 
-// out[r] += weights[r][t] * values[t], W vectors of the head at a time.
-template <int R, int W, class T>
-inline void weigh(const float* weights, const T* const* values, int num_keys, int at, int head_dim, float* out) {
+// out[r] += weights[r][t] * values[t], W vectors of the head at a time. At each fourth key, ask(its number).
+template <int R, int W, class T, class F>
+inline void weigh(const float* weights, const T* const* values, int num_keys, int at, int head_dim, float* out, F ask) {
     v8 sums[R][W];
     for (int r = 0; r < R; r++)
         for (int w = 0; w < W; w++) sums[r][w] = load(out + r * head_dim + at + 8 * w);
     for (int t = 0; t < num_keys; t++) {
-        v8 value[W];
-        for (int w = 0; w < W; w++) value[w] = load(values[t] + at + 8 * w);
-        for (int r = 0; r < R; r++) {
-            v8 weight = all(weights[r * KEYS + t]);
-            for (int w = 0; w < W; w++) sums[r][w] += weight * value[w];
+        if (t % 4 == 0) ask(t);
+        v8 weight[R];
+        for (int r = 0; r < R; r++) weight[r] = all(weights[r * KEYS + t]);
+        for (int w = 0; w < W; w++) {
+            const v8 value = load(values[t] + at + 8 * w);
+            for (int r = 0; r < R; r++) sums[r][w] += weight[r] * value;
         }
     }
     for (int r = 0; r < R; r++)
         for (int w = 0; w < W; w++) store(out + r * head_dim + at + 8 * w, sums[r][w]);
 }
 
-template <int R, class T>
-void weigh_all(const float* weights, const T* const* values, int num_keys, int head_dim, float* out) {
+template <int R, class T, class F>
+void weigh_all(const float* weights, const T* const* values, int num_keys, int head_dim, float* out, F ask) {
     int at = 0;
-    for (; at + 32 <= head_dim; at += 32) weigh<R, 4>(weights, values, num_keys, at, head_dim, out);
-    for (; at < head_dim; at += 8) weigh<R, 1>(weights, values, num_keys, at, head_dim, out);
+    for (; at + 32 <= head_dim; at += 32) weigh<R, 4>(weights, values, num_keys, at, head_dim, out, ask);
+    for (; at < head_dim; at += 8) weigh<R, 1>(weights, values, num_keys, at, head_dim, out, ask);
 }
 
 template <class T>
@@ -95,7 +118,9 @@ void attend_rows(const Call<T>& call, const Plan& plan, const Piece& piece) {
     room.assign(size_t(heads) * rows * (head_dim + 2), 0.0f);
     float *sums = room.data(), *top = sums + size_t(heads) * rows * head_dim, *total = top + heads * rows;
     std::fill(top, total, -INFINITY);
-    Asked<T> asked{call, piece, table, piece.from};
+    Asked<T> asked(call, piece, table);
+    const int passes = heads * (rows / 3 + rows % 3) * (1 + (head_dim + 31) / 32);  // over a round's keys
+    const int lines = asked.share(KEYS, passes * KEYS / 4);
     for (int begin = piece.from; begin < piece.to; begin += KEYS) {
         const int count = std::min(KEYS, piece.to - begin);
         for (int head = 0; head < heads; head++) {
@@ -105,10 +130,8 @@ void attend_rows(const Call<T>& call, const Plan& plan, const Piece& piece) {
             float scores[MANY * KEYS];
             for (int r = 0; r < rows; r++) q[r] = call.query(one, r);
             for (int t = 0; t < count; t++) keys[t] = call.key(one, table, begin + t), values[t] = keys[t] + call.token() / 2;
-            // The next keys while these are worked on, and these themselves if nobody did so.
-            const auto ask = [&](int t) {
-                asked.up_to(std::max(begin + t + AHEAD, begin + KEYS + (head * KEYS + t) / heads));
-            };
+            // These keys and values if nobody has yet, and some of the next ones while these are worked on.
+            const auto ask = [&](int t) { asked.up_to(begin + t + AHEAD), asked.some(lines); };
             int r = 0;
             for (; r + 3 <= rows; r += 3) score<3>(q + r, keys, count, head_dim, scale, scores + r * KEYS, ask);
             for (; r < rows; r++) score<1>(q + r, keys, count, head_dim, scale, scores + r * KEYS, ask);
@@ -122,8 +145,8 @@ void attend_rows(const Call<T>& call, const Plan& plan, const Piece& piece) {
                         store(of_head + i, load(of_head + i) * all(shrink));
             }
             for (r = 0; r + 3 <= rows; r += 3)
-                weigh_all<3>(scores + r * KEYS, values, count, head_dim, of_head + r * head_dim);
-            for (; r < rows; r++) weigh_all<1>(scores + r * KEYS, values, count, head_dim, of_head + r * head_dim);
+                weigh_all<3>(scores + r * KEYS, values, count, head_dim, of_head + r * head_dim, ask);
+            for (; r < rows; r++) weigh_all<1>(scores + r * KEYS, values, count, head_dim, of_head + r * head_dim, ask);
         }
     }
     for (int i = 0; i < heads * rows; i++)

@@ -71,7 +71,7 @@ def test_half_precision_caches(seed: int) -> None:
     torch.testing.assert_close(found, case.attend("reference", cache), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("length", [511, 512, 513, 1024, 1025, 2000])
+@pytest.mark.parametrize("length", [2, 31, 33, 64, 65, 255, 256, 257, 511, 512, 513, 1025, 2000])
 @pytest.mark.parametrize("window", [None, 600])
 def test_contexts_cut_into_stretches(length: int, window: int | None) -> None:
     case = Case([(length, 1), (3, 1)], 4, 2, 16, 16, window, seed=length)

@@ -58,7 +58,8 @@ def test_rows_of_any_length(kind: str, into: int, rows: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_does_not_see_its_neighbours(kind: str) -> None:
     """Each row's bits are the same alone, among few and among many, whichever tile and stretch it falls into."""
-    weight, x = random_weight(kind, 37, 576 if kind in WHOLE else 571), drawn(150, 576 if kind in WHOLE else 571, seed=1)
+    into = 576 if kind in WHOLE else 571
+    weight, x = random_weight(kind, 37, into), drawn(150, into, seed=1)
     whole = kernels.linear(x, weight, maker="cpu")
     for begin, end in ((0, 1), (149, 150), (3, 7), (40, 51), (40, 53), (7, 62), (50, 149)):
         assert torch.equal(kernels.linear(x[begin:end], weight, maker="cpu"), whole[begin:end]), (begin, end)

@@ -16,9 +16,10 @@ from typing import Any
 
 from workbench.machine import busy_seconds, num_cpus
 from workbench.measure.peers.process import PeerFailed, Worker, idle_shares
-from workbench.measure.peers.quality import equal_tokens, equal_top, kl_divergence
+from workbench.measure.peers.quality import equal_tokens, equal_top
 from workbench.measure.peers.systems import REFERENCE, System
 from workbench.measure.peers.workloads import Job
+from workbench.model.divergence import kl_divergence
 
 SETTLE_SECONDS = 0.5
 IDLE = 0.05
