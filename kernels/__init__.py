@@ -8,6 +8,7 @@ its tensors. This package imports nothing of ``workbench``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -22,9 +23,11 @@ from kernels.cpu.native import suits
 from kernels.reference.weights import Weight
 
 MAKERS = ("reference", "triton", "cpu")
-_OPERATIONS: dict[str, dict[str, Callable[..., Any]]] = {
+_OPERATIONS: dict[str, dict[str, Callable[..., Any] | str]] = {
     "embedding": {"reference": reference.embedding, "cpu": cpu_linear.embedding},
+    "flash_attention": {"reference": reference.flash_attention, "triton": "flash_attention"},
     "linear": {"reference": reference.linear, "cpu": cpu_linear.linear},
+    "merge_states": {"reference": reference.merge_states, "triton": "merge_states"},
     "rms_norm": {"reference": reference.rms_norm, "cpu": cpu_layers.rms_norm},
     "rotary_embedding": {"reference": reference.rotary_embedding},
     "rope_and_write": {"reference": reference.rope_and_write, "cpu": cpu_layers.rope_and_write},
@@ -51,16 +54,50 @@ def _maker(op: str, maker: str, on_cpu: bool = False) -> Callable[..., Any]:
     """``on_cpu``: whether the C++ kernel can take this call, so that ``auto`` takes it."""
     made = _OPERATIONS[op]
     if maker == "auto":
-        return made["cpu" if on_cpu else "reference"]
+        return _function(op, "cpu" if on_cpu else "reference")
     if maker not in made:
         known = "is not built for it yet" if maker in MAKERS else f"is no maker; makers are auto, {', '.join(MAKERS)}"
         raise ValueError(f"{op}: maker {maker!r} {known}; there is {', '.join(made)}")
-    return made[maker]
+    return _function(op, maker)
+
+
+def _function(op: str, maker: str) -> Callable[..., Any]:
+    made = _OPERATIONS[op][maker]
+    if isinstance(made, str):
+        made = getattr(import_module(f"kernels.triton.{made}"), op)
+    return made
 
 
 def embedding(weight: Weight, token_ids: torch.Tensor, *, maker: str = "auto") -> torch.Tensor:
     """See `kernels.reference.embedding`; the C++ kernel gives float32 whatever the weight is."""
     return _maker("embedding", maker, weight.data.device.type == "cpu" and not cannot_run())(weight, token_ids)
+
+
+def flash_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    *,
+    scale: float,
+    causal: bool = True,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    maker: str = "auto",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See `kernels.reference.flash_attention`."""
+    made = _maker("flash_attention", maker)
+    sequences = (q, k, v, cu_seqlens_q, cu_seqlens_k)
+    return made(*sequences, scale=scale, causal=causal, window=window, softcap=softcap, sinks=sinks)
+
+
+def merge_states(
+    out_a: torch.Tensor, lse_a: torch.Tensor, out_b: torch.Tensor, lse_b: torch.Tensor, *, maker: str = "auto"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See `kernels.reference.merge_states`."""
+    return _maker("merge_states", maker)(out_a, lse_a, out_b, lse_b)
 
 
 def linear(

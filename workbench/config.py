@@ -135,8 +135,8 @@ class EngineConfig:
     attention_backend: str = _option(
         "auto",
         "who computes attention",
-        choices=("auto", "torch_native", "sdpa", "cpu"),
-        unbuilt=("flex", "triton", "flashinfer", "fa3", "flash_attn", "xformers", "flashmla"),
+        choices=("auto", "torch_native", "sdpa", "cpu", "triton"),
+        unbuilt=("flex", "flashinfer", "fa3", "flash_attn", "xformers", "flashmla"),
     )
     sampling_backend: str = _option(
         "auto", "who samples", choices=("auto", "torch", "cpu"), unbuilt=("triton", "flashinfer")

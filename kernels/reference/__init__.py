@@ -1,13 +1,16 @@
 """Plain PyTorch: what each operation means."""
 
 from kernels.reference.attention import paged_attention, write_kv
+from kernels.reference.flash_attention import flash_attention, merge_states
 from kernels.reference.layers import rms_norm, rope_and_write, rotary_embedding, silu_mul
 from kernels.reference.linear import embedding, linear
 from kernels.reference.sampling import sample
 
 __all__ = [
     "embedding",
+    "flash_attention",
     "linear",
+    "merge_states",
     "paged_attention",
     "rms_norm",
     "rope_and_write",

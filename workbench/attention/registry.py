@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from workbench.attention.cpu import Cpu, why_not
+from workbench.attention import cpu, triton
 from workbench.attention.interface import AttentionBackend, Heads
 from workbench.attention.sdpa import Sdpa
 from workbench.attention.torch_native import TorchNative
@@ -13,8 +13,11 @@ from workbench.errors import UsageError
 BACKENDS: dict[str, Callable[[Heads], AttentionBackend]] = {
     "torch_native": lambda heads: TorchNative(),
     "sdpa": lambda heads: Sdpa(),
-    "cpu": Cpu,
+    "cpu": cpu.Cpu,
+    "triton": lambda heads: triton.Triton(),
 }
+WHY_NOT: dict[str, Callable[[Heads], str]] = {"cpu": cpu.why_not, "triton": triton.why_not}
+"""Why a backend cannot serve such heads here, empty if it can; the others serve all."""
 
 
 def attention_backend(name: str, heads: Heads) -> AttentionBackend:
@@ -24,9 +27,8 @@ def attention_backend(name: str, heads: Heads) -> AttentionBackend:
     UsageError for a backend asked for by name that cannot serve them.
     """
     # Asking may compile the kernel, so it is asked only where the answer counts.
-    reason = why_not(heads) if name in ("auto", "cpu") else ""
     if name == "auto":
-        name = "sdpa" if reason else "cpu"
-    elif name == "cpu" and reason:
-        raise UsageError(f"attention_backend='cpu' cannot serve this model: {reason}; use 'sdpa' or 'auto'")
+        name = "sdpa" if cpu.why_not(heads) else "cpu"
+    elif name in WHY_NOT and (reason := WHY_NOT[name](heads)):
+        raise UsageError(f"attention_backend={name!r} cannot serve this model: {reason}; use 'sdpa' or 'auto'")
     return BACKENDS[name](heads)

@@ -1,0 +1,240 @@
+"""FlashAttention, forward (Dao et al. 2022, Dao 2023): attention that never holds the scores of more than one tile.
+
+A program keeps ``BLOCK_M`` rows of queries and walks over blocks of keys. For each row it carries the highest score so
+far ``m_i``, the sum ``l_i`` of ``exp(score − m_i)`` and the result times that sum; when a higher score turns up, sum and
+result are scaled down to it (online softmax, Milakov and Gimelshein 2018). What goes to memory is the result and the
+log-sum-exp. The backward pass is out of scope: the project serves models and trains none.
+
+- Everything is in the log2 domain: ``exp2`` is one instruction and ``log2(e)`` is folded into the scale.
+- Blocks that no row of the tile sees are skipped: past the diagonal, before the window. Blocks that every row sees
+  whole go through a loop without masks; only the edges (window, diagonal, tail) are masked.
+- Blocks begin at multiples of BLOCK_N of the sequence, wherever a tile begins, and are taken in order. A block that a
+  row does not see leaves its numbers bit by bit as they are, so a row's result depends neither on its neighbours in the
+  batch nor on how a prompt is cut into chunks.
+- K and V come through descriptors (TMA, Hopper and newer) where they are laid out so that those can be made, else
+  through pointers. Tile sizes: `kernels.triton.flash_tiles`. One program a tile; no warp specialization, which Triton
+  compiles on Hopper for few shapes only, and no persistent programs.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.triton.attention_call import prepare
+from kernels.triton.attention_tiles import load_block, load_rows, locate, offsets, reach, score, store_rows, unpack
+from kernels.triton.attention_variants import attention_variant
+from kernels.triton.descriptors import FIRST_WITH_TMA, describable, describe, uses_descriptors
+from kernels.triton.flash_tiles import Tiles
+from kernels.triton.variants import Variant
+
+
+@triton.jit
+def _walk(
+    acc,
+    l_i,
+    m_i,
+    q,
+    k,
+    v,
+    stride_kt,
+    stride_vt,
+    k_begin,
+    kv_head,
+    begin,
+    end,
+    low,
+    high,
+    lowest,
+    highest,
+    to_log2,
+    slope,
+    cap,
+    HEAD_DIM: tl.constexpr,
+    PADDED: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    MASKED: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    DESCRIPTORS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """The keys ``[begin, end)``, whole blocks: returns ``acc`` [BLOCK_M, PADDED], ``l_i`` and ``m_i`` [BLOCK_M].
+
+    ``[low, high)`` [BLOCK_M]: keys that each row sees; ``[lowest, highest)``: those that any row of the tile sees.
+    """
+    for start in tl.range(begin, end, BLOCK_N):
+        keys = load_block(
+            k, stride_kt, k_begin, kv_head, start, lowest, highest, HEAD_DIM, PADDED, BLOCK_N, MASKED, DESCRIPTORS
+        )
+        s = score(q, keys, start, low, high, slope, cap, BLOCK_N, MASKED, HAS_WINDOW, HAS_CAP, PRECISION)
+        m_new = tl.maximum(m_i, tl.max(s, 1) * to_log2)
+        # A row that has seen no key yet: −inf − −inf would be NaN.
+        if MASKED:
+            shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+        else:
+            shift = m_new
+        p = tl.exp2(s * to_log2 - shift[:, None])
+        alpha = tl.exp2(m_i - shift)
+        l_i = l_i * alpha + tl.sum(p, 1)
+        values = load_block(
+            v, stride_vt, k_begin, kv_head, start, lowest, highest, HEAD_DIM, PADDED, BLOCK_N, MASKED, DESCRIPTORS
+        )
+        acc = tl.dot(p.to(values.dtype), values, acc * alpha[:, None], input_precision=PRECISION)
+        m_i = m_new
+    return acc, l_i, m_i
+
+
+@triton.jit
+def _flash(
+    q,
+    k,
+    v,
+    out,
+    lse,
+    cu_q,
+    cu_k,
+    sinks,
+    batch,
+    stride_qt,
+    stride_qh,
+    stride_kt,
+    stride_kh,
+    stride_vt,
+    stride_vh,
+    stride_ot,
+    stride_oh,
+    num_heads,
+    window,
+    to_log2,
+    slope,
+    cap,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PADDED: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    DESCRIPTORS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    tile = tl.program_id(0)
+    if CAUSAL:
+        tile = tl.num_programs(0) - 1 - tile  # the last queries see the most keys: the longest work first
+    kv_head = tl.program_id(1)
+    q_begin, q_len, k_begin, k_len, first_row = locate(cu_q, cu_k, batch, tile, GROUP, BLOCK_M)
+    if first_row >= q_len * GROUP:
+        return
+    tokens, heads, real = unpack(first_row, q_len, kv_head, GROUP, BLOCK_M)
+    q_tile = load_rows(q, offsets(q_begin, tokens, heads, stride_qt, stride_qh), real, HEAD_DIM, PADDED)
+    low, high = reach(tokens, q_len, k_len, window, CAUSAL, HAS_WINDOW)
+
+    # Reaches grow with the token: the tile's first and last token bound them all.
+    last = tl.minimum((first_row + BLOCK_M - 1) // GROUP, q_len - 1)
+    lowest, all_end = reach(first_row // GROUP, q_len, k_len, window, CAUSAL, HAS_WINDOW)
+    all_begin, highest = reach(last, q_len, k_len, window, CAUSAL, HAS_WINDOW)
+    begin = lowest // BLOCK_N * BLOCK_N
+    whole_begin = tl.minimum(tl.cdiv(all_begin, BLOCK_N) * BLOCK_N, tl.cdiv(highest, BLOCK_N) * BLOCK_N)
+    whole_end = tl.maximum(all_end // BLOCK_N * BLOCK_N, whole_begin)
+
+    if HAS_SINKS:
+        m_i = tl.load(sinks + heads, mask=real, other=float("-inf")) * 1.4426950408889634
+        l_i = tl.where(m_i == float("-inf"), 0.0, 1.0)
+    else:
+        m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        l_i = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, PADDED], tl.float32)
+    if not DESCRIPTORS:
+        k += k_begin.to(tl.int64) * stride_kt + kv_head.to(tl.int64) * stride_kh
+        v += k_begin.to(tl.int64) * stride_vt + kv_head.to(tl.int64) * stride_vh
+    if HAS_WINDOW:
+        acc, l_i, m_i = _walk(
+            acc, l_i, m_i, q_tile, k, v, stride_kt, stride_vt, k_begin, kv_head, begin, whole_begin, low, high,
+            lowest, highest, to_log2, slope, cap,
+            HEAD_DIM, PADDED, BLOCK_N, True, HAS_WINDOW, HAS_CAP, DESCRIPTORS, PRECISION,
+        )  # fmt: skip
+    acc, l_i, m_i = _walk(
+        acc, l_i, m_i, q_tile, k, v, stride_kt, stride_vt, k_begin, kv_head, whole_begin, whole_end, low, high,
+        lowest, highest, to_log2, slope, cap,
+        HEAD_DIM, PADDED, BLOCK_N, False, HAS_WINDOW, HAS_CAP, DESCRIPTORS, PRECISION,
+    )  # fmt: skip
+    acc, l_i, m_i = _walk(
+        acc, l_i, m_i, q_tile, k, v, stride_kt, stride_vt, k_begin, kv_head, whole_end, highest, low, high,
+        lowest, highest, to_log2, slope, cap,
+        HEAD_DIM, PADDED, BLOCK_N, True, HAS_WINDOW, HAS_CAP, DESCRIPTORS, PRECISION,
+    )  # fmt: skip
+
+    l_safe = tl.where(l_i == 0.0, 1.0, l_i)
+    at = offsets(q_begin, tokens, heads, stride_ot, stride_oh)
+    store_rows(out, at, real, acc / l_safe[:, None], HEAD_DIM, PADDED)
+    # A row without keys has m_i −inf, which is then its log-sum-exp. Otherwise natural: log2 times ln(2).
+    natural = (m_i + tl.log2(l_safe)) * 0.6931471805599453
+    tl.store(lse + offsets(q_begin, tokens, heads, num_heads, 1), natural, mask=real)
+
+
+def flash_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    *,
+    scale: float,
+    causal: bool = True,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    config: Tiles | None = None,
+    descriptors: bool | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See `kernels.reference.flash_attention`: the same arguments, out and natural log-sum-exp (float32).
+
+    ``config`` and ``descriptors`` overrule the table and the choice between descriptors and pointers. Raises
+    ValueError for what it does not take, descriptors that cannot be made included.
+    """
+    if descriptors is None:
+        descriptors = uses_descriptors(k, v)
+    elif descriptors and not (describable(k) and describable(v)):
+        raise ValueError("k and v must begin at multiples of 16 bytes, each token and head too, to be described for TMA")
+    call = prepare(
+        q, k, v, cu_seqlens_q, cu_seqlens_k,
+        scale=scale, causal=causal, window=window, softcap=softcap, sinks=sinks, config=config, descriptors=descriptors,
+    )  # fmt: skip
+    if descriptors:
+        call.launch(_flash, k=describe(k, call.tiles.block_n), v=describe(v, call.tiles.block_n))
+    else:
+        call.launch(_flash)
+    return call.out, call.lse
+
+
+def variants() -> list[Variant]:
+    """Every head size on every chip, plain and with window, softcap and sinks; both ways to read keys and values where
+    there are two; the other types at one head size."""
+    found = []
+    for arch in (80, 90, 100):
+        ways = [True, False] if arch >= FIRST_WITH_TMA else [False]
+        for descriptors in ways:
+            wants = {80: ("mma",), 90: ("wgmma",), 100: ("tcgen05",)}[arch] + (("tma",) if descriptors else ("cp.async",))
+            for head_dim in (64, 80, 96, 128, 192, 256):
+                for everything in (False, True):
+                    found.append(
+                        attention_variant(
+                            "flash",
+                            _flash,
+                            arch,
+                            head_dim,
+                            descriptors=descriptors,
+                            window=everything,
+                            cap=everything,
+                            sinks=everything,
+                            wants=wants,
+                        )
+                    )
+        found.append(attention_variant("flash", _flash, arch, 128, "fp16", descriptors=ways[0], wants=wants))
+        found.append(attention_variant("flash", _flash, arch, 128, "fp32"))
+        found.append(attention_variant("flash", _flash, arch, 128, causal=False, descriptors=ways[0], wants=wants))
+    return found

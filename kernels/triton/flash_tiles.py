@@ -1,0 +1,50 @@
+"""The configuration table of FlashAttention: a function of the chip, the head size, the type, and how K and V are read.
+
+A tile of 128 rows needs eight warps: with four, a thread would hold more of the scores and of the result than it has
+registers. Two things bound the block of keys: those registers (the result alone is ``BLOCK_M · padded`` float32 values
+over all threads), and shared memory, which holds ``num_stages`` blocks of keys and of values ahead of their use.
+`variants` in `kernels.triton.flash_attention` lists what these give, and `kernels.inspect` shows that nothing spills.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Tiles(NamedTuple):
+    block_m: int
+    """Packed rows (query token, head of the group) of a program."""
+    block_n: int
+    """Keys of a block."""
+    num_warps: int
+    num_stages: int
+    """Blocks of keys and values that are under way at once."""
+
+
+INTERPRETED = Tiles(64, 64, 4, 1)
+"""In the interpreter an operation costs much and an element little."""
+
+
+def tiles(arch: int | None, padded: int, itemsize: int, descriptors: bool) -> Tiles:
+    """arch: compute capability times ten, None for the interpreter; padded: the head size as a power of two, at least
+    16; itemsize: bytes of an element; descriptors: whether K and V are read through TMA descriptors (from 90 on).
+    """
+    if arch is None:
+        return INTERPRETED
+    if itemsize == 4:
+        # Full float32 products are not made by matrix instructions: small tiles, as many programs as possible.
+        return Tiles(32, 32, 4, 1 if padded > 128 else 2)
+    if arch in (86, 89) or arch >= 120:
+        return _little_shared_memory(padded)
+    if descriptors:
+        return Tiles(128, 128 if padded <= 128 else 64, 8, 2)
+    if padded <= 64:
+        return Tiles(128, 64, 4, 3)
+    return Tiles(128, 64, 8, 3) if padded <= 128 else Tiles(128, 32, 8, 2)
+
+
+def _little_shared_memory(padded: int) -> Tiles:
+    """Chips with 99 KiB for a program (GeForce and the like) instead of 163 or 227."""
+    if padded <= 64:
+        return Tiles(128, 64, 4, 2)
+    return Tiles(128, 32, 8, 2) if padded <= 128 else Tiles(64, 32, 8, 1)
