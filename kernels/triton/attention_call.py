@@ -147,7 +147,9 @@ def _check(
         if x.dtype != q.dtype or x.device != q.device:
             raise ValueError(f"{name} is {x.dtype} on {x.device} and q is {q.dtype} on {q.device}; make them alike")
         if x.shape[2] > 1 and x.stride(2) != 1:
-            raise ValueError(f"{name} has stride {x.stride(2)} along head_dim, which must be 1: give {name}.contiguous()")
+            raise ValueError(
+                f"{name} has stride {x.stride(2)} along head_dim, which must be 1: give {name}.contiguous()"
+            )
     for name, cu in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         right = cu.dtype == torch.int32 and cu.device == q.device and cu.is_contiguous()
         if not right or cu.ndim != 1 or not cu.shape[0] or cu.shape != cu_seqlens_q.shape:

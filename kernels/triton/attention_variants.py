@@ -40,7 +40,7 @@ def attention_variant(
         **dict.fromkeys(("k", "v"), tensor),
         **dict.fromkeys(("lse", "sinks", "scores"), "*fp32"),
         **dict.fromkeys(("cu_q", "cu_k"), "*i32"),
-        **dict.fromkeys(("batch", "num_heads", "max_k", "window"), "i32"),
+        **dict.fromkeys(("batch", "num_rows", "num_heads", "max_k", "window"), "i32"),
         **dict.fromkeys(("to_log2", "slope", "cap"), "fp32"),
         **{f"stride_{x}{y}": "i32" for x in "qkvo" for y in "th"},
     }

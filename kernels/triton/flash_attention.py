@@ -18,6 +18,8 @@ log-sum-exp. The backward pass is out of scope: the project serves models and tr
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -169,6 +171,9 @@ def _flash(
     )  # fmt: skip
 
     l_safe = tl.where(l_i == 0.0, 1.0, l_i)
+    # The same rows as before, worked out anew: the first boundary is 0, which the compiler cannot know of a volatile
+    # load. Otherwise it keeps tokens, heads and masks through the loops, at forty registers a thread.
+    tokens, heads, real = unpack(first_row + tl.load(cu_q, volatile=True), q_len, kv_head, GROUP, BLOCK_M)
     at = offsets(q_begin, tokens, heads, stride_ot, stride_oh)
     store_rows(out, at, real, acc / l_safe[:, None], HEAD_DIM, PADDED)
     # A row without keys has m_i −inf, which is then its log-sum-exp. Otherwise natural: log2 times ln(2).
@@ -199,7 +204,9 @@ def flash_attention(
     if descriptors is None:
         descriptors = uses_descriptors(k, v)
     elif descriptors and not (describable(k) and describable(v)):
-        raise ValueError("k and v must begin at multiples of 16 bytes, each token and head too, to be described for TMA")
+        raise ValueError(
+            "k and v must begin at multiples of 16 bytes, each token and head too, to be described for TMA"
+        )
     call = prepare(
         q, k, v, cu_seqlens_q, cu_seqlens_k,
         scale=scale, causal=causal, window=window, softcap=softcap, sinks=sinks, config=config, descriptors=descriptors,
@@ -212,29 +219,25 @@ def flash_attention(
 
 
 def variants() -> list[Variant]:
-    """Every head size on every chip, plain and with window, softcap and sinks; both ways to read keys and values where
-    there are two; the other types at one head size."""
+    """Every head size on every chip with all that a call may ask for, some plain; K and V by pointers where there are
+    descriptors too; the other types."""
     found = []
+    everything = {"window": True, "cap": True, "sinks": True}
     for arch in (80, 90, 100):
-        ways = [True, False] if arch >= FIRST_WITH_TMA else [False]
-        for descriptors in ways:
-            wants = {80: ("mma",), 90: ("wgmma",), 100: ("tcgen05",)}[arch] + (("tma",) if descriptors else ("cp.async",))
-            for head_dim in (64, 80, 96, 128, 192, 256):
-                for everything in (False, True):
-                    found.append(
-                        attention_variant(
-                            "flash",
-                            _flash,
-                            arch,
-                            head_dim,
-                            descriptors=descriptors,
-                            window=everything,
-                            cap=everything,
-                            sinks=everything,
-                            wants=wants,
-                        )
-                    )
-        found.append(attention_variant("flash", _flash, arch, 128, "fp16", descriptors=ways[0], wants=wants))
-        found.append(attention_variant("flash", _flash, arch, 128, "fp32"))
-        found.append(attention_variant("flash", _flash, arch, 128, causal=False, descriptors=ways[0], wants=wants))
+        tma = arch >= FIRST_WITH_TMA
+        unit = {80: "mma", 90: "wgmma", 100: "tcgen05"}[arch]
+        usual = {"descriptors": tma, "wants": (unit, "tma" if tma else "cp.async")}
+
+        def add(head_dim: int, arch: int = arch, **options: Any) -> None:
+            found.append(attention_variant("flash", _flash, arch, head_dim, **options))
+
+        for head_dim in (64, 80, 96, 128, 192, 256):
+            add(head_dim, **usual, **everything)
+        for head_dim in (64, 128, 256):
+            add(head_dim, **usual)
+            if tma:
+                add(head_dim, wants=(unit, "cp.async"), **everything)
+        add(128, **usual, causal=False)
+        add(128, **usual, dtype="fp16")
+        add(128, dtype="fp32")
     return found

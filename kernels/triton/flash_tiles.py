@@ -1,7 +1,7 @@
 """The configuration table of FlashAttention: a function of the chip, the head size, the type, and how K and V are read.
 
 A tile of 128 rows needs eight warps: with four, a thread would hold more of the scores and of the result than it has
-registers. Two things bound the block of keys: those registers (the result alone is ``BLOCK_M · padded`` float32 values
+registers (on 90 that also makes two warpgroups, each with the 64 rows that wgmma wants). Two things bound the block of keys: those registers (the result alone is ``BLOCK_M · padded`` float32 values
 over all threads), and shared memory, which holds ``num_stages`` blocks of keys and of values ahead of their use.
 `variants` in `kernels.triton.flash_attention` lists what these give, and `kernels.inspect` shows that nothing spills.
 """
@@ -21,6 +21,8 @@ class Tiles(NamedTuple):
     """Blocks of keys and values that are under way at once."""
 
 
+LITTLE_SHARED_MEMORY = (86, 89, 120, 121)
+"""99 KiB for a program (GeForce and the like), where 80 has 163 and 90 and 100 have 227."""
 INTERPRETED = Tiles(64, 64, 4, 1)
 """In the interpreter an operation costs much and an element little."""
 
@@ -32,19 +34,12 @@ def tiles(arch: int | None, padded: int, itemsize: int, descriptors: bool) -> Ti
     if arch is None:
         return INTERPRETED
     if itemsize == 4:
-        # Full float32 products are not made by matrix instructions: small tiles, as many programs as possible.
-        return Tiles(32, 32, 4, 1 if padded > 128 else 2)
-    if arch in (86, 89) or arch >= 120:
-        return _little_shared_memory(padded)
+        # Full float32 products are not made by matrix instructions but by threads, which hold what they multiply.
+        return Tiles(32, 32, 4, 2) if padded <= 64 else Tiles(32, 16, 4, 1)
+    if arch in LITTLE_SHARED_MEMORY:
+        return Tiles(128, 64 if padded <= 64 else 32, 8, 2) if padded <= 128 else Tiles(64, 32, 8, 2)
     if descriptors:
         return Tiles(128, 128 if padded <= 128 else 64, 8, 2)
-    if padded <= 64:
-        return Tiles(128, 64, 4, 3)
-    return Tiles(128, 64, 8, 3) if padded <= 128 else Tiles(128, 32, 8, 2)
-
-
-def _little_shared_memory(padded: int) -> Tiles:
-    """Chips with 99 KiB for a program (GeForce and the like) instead of 163 or 227."""
-    if padded <= 64:
-        return Tiles(128, 64, 4, 2)
-    return Tiles(128, 32, 8, 2) if padded <= 128 else Tiles(64, 32, 8, 1)
+    if padded <= 128:
+        return Tiles(128, 64, 8, 3)
+    return Tiles(64, 64, 8, 2) if arch < 90 else Tiles(128, 32, 8, 2)

@@ -78,7 +78,9 @@ def merge_states(
         if out.device != out_a.device or lse.device != out_a.device:
             raise ValueError(f"out_{name} is on {out.device}, lse_{name} on {lse.device}, out_a on {out_a.device}")
         if out.shape[2] > 1 and out.stride(2) != 1:
-            raise ValueError(f"out_{name} has stride {out.stride(2)} along head_dim, which must be 1: give .contiguous()")
+            raise ValueError(
+                f"out_{name} has stride {out.stride(2)} along head_dim, which must be 1: give .contiguous()"
+            )
     num_tokens, num_heads, head_dim = out_a.shape
     out, lse = out_a.new_empty(out_a.shape), torch.empty(lse_a.shape, dtype=torch.float32, device=out_a.device)
     num_rows = num_tokens * num_heads

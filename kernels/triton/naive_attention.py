@@ -19,9 +19,10 @@ from kernels.triton.attention_call import prepare
 from kernels.triton.attention_tiles import load_block, load_rows, locate, offsets, reach, score, store_rows, unpack
 from kernels.triton.attention_variants import attention_variant
 from kernels.triton.flash_tiles import Tiles
+from kernels.triton.interpreter import interpreting
 from kernels.triton.variants import Variant
 
-SOFTMAX_BLOCK = 1024
+SOFTMAX = {"ROWS": 4, "BLOCK_N": 256}
 
 
 @triton.jit
@@ -70,29 +71,32 @@ def _scores(
 
 
 @triton.jit
-def _softmax(scores, lse, sinks, num_heads, max_k, HAS_SINKS: tl.constexpr, BLOCK_N: tl.constexpr):
-    """One row of scores, in place: weights that add up to 1 (less the sink's), or all 0 where there is no key."""
-    row = tl.program_id(0)
-    scores += row.to(tl.int64) * max_k
+def _softmax(
+    scores, lse, sinks, num_rows, num_heads, max_k, HAS_SINKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr
+):
+    """Rows of scores, in place: weights that add up to 1 (less the sink's), or all 0 where there is no key."""
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK_N)
-    sink = float("-inf")
+    real = rows < num_rows
+    at = scores + (rows * max_k)[:, None] + columns[None, :]
+    sink = tl.full([ROWS], float("-inf"), tl.float32)
     if HAS_SINKS:
-        sink = tl.load(sinks + row % num_heads) * 1.4426950408889634
+        sink = tl.load(sinks + rows % num_heads, mask=real, other=0.0) * 1.4426950408889634
     m_i = sink
     for start in tl.range(0, max_k, BLOCK_N):
-        s = tl.load(scores + start + columns, mask=start + columns < max_k, other=float("-inf"))
-        m_i = tl.maximum(m_i, tl.max(s, 0))
+        s = tl.load(at + start, mask=real[:, None] & (start + columns < max_k)[None, :], other=float("-inf"))
+        m_i = tl.maximum(m_i, tl.max(s, 1))
     shift = tl.where(m_i == float("-inf"), 0.0, m_i)
     l_i = tl.exp2(sink - shift)
     for start in tl.range(0, max_k, BLOCK_N):
-        s = tl.load(scores + start + columns, mask=start + columns < max_k, other=float("-inf"))
-        l_i += tl.sum(tl.exp2(s - shift), 0)
+        s = tl.load(at + start, mask=real[:, None] & (start + columns < max_k)[None, :], other=float("-inf"))
+        l_i += tl.sum(tl.exp2(s - shift[:, None]), 1)
     l_safe = tl.where(l_i == 0.0, 1.0, l_i)
     for start in tl.range(0, max_k, BLOCK_N):
-        at = scores + start + columns
-        s = tl.load(at, mask=start + columns < max_k, other=float("-inf"))
-        tl.store(at, tl.exp2(s - shift) / l_safe, mask=start + columns < max_k)
-    tl.store(lse + row, (m_i + tl.log2(l_safe)) * 0.6931471805599453)
+        mask = real[:, None] & (start + columns < max_k)[None, :]
+        s = tl.load(at + start, mask=mask, other=float("-inf"))
+        tl.store(at + start, tl.exp2(s - shift[:, None]) / l_safe[:, None], mask=mask)
+    tl.store(lse + rows, (m_i + tl.log2(l_safe)) * 0.6931471805599453, mask=real)
 
 
 @triton.jit
@@ -166,7 +170,10 @@ def naive_attention(
     max_k = int(cu_seqlens_k.diff().max())
     scores = torch.empty(q.shape[0], q.shape[1], max_k, dtype=torch.float32, device=q.device)
     call.launch(_scores, scores=scores, max_k=max_k)
-    call.run(_softmax, (num_rows,), scores=scores, max_k=max_k, BLOCK_N=SOFTMAX_BLOCK)
+    softmax = SOFTMAX | ({"ROWS": 64} if interpreting() else {})
+    call.run(
+        _softmax, (triton.cdiv(num_rows, softmax["ROWS"]),), scores=scores, max_k=max_k, num_rows=num_rows, **softmax
+    )
     call.launch(_product, scores=scores, max_k=max_k)
     return call.out, call.lse
 
@@ -177,6 +184,6 @@ def variants() -> list[Variant]:
     for arch in (80, 90, 100):
         scores = attention_variant("scores", _scores, arch, 128, wants=("mma",))
         product = attention_variant("product", _product, arch, 128, wants=("mma",))
-        softmax = attention_variant("softmax", _softmax, arch, 128, BLOCK_N=SOFTMAX_BLOCK)
+        softmax = attention_variant("softmax", _softmax, arch, 128, **SOFTMAX)
         found += [scores, product, softmax]
     return found

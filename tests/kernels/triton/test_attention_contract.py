@@ -25,6 +25,12 @@ def rung(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture(params=["flash", "descriptors"])
+def flash(request: pytest.FixtureRequest) -> str:
+    """How the last rung reads keys and values."""
+    return request.param
+
+
 def run(case: Case, rung: str, config: Tiles = SMALL) -> tuple[torch.Tensor, torch.Tensor]:
     if rung == "descriptors":
         return case.run("flash", config=config, descriptors=True)
@@ -63,22 +69,22 @@ def test_no_keys(rung: str, sinks: bool, device: str) -> None:
     case.check(out, lse)
 
 
-def test_a_softcap_does_not_overflow(rung: str, device: str) -> None:
+def test_a_softcap_does_not_overflow(flash: str, device: str) -> None:
     """[5] Scores of thousands: e^x would be infinite, the capped score is the cap."""
     case = Case([(5, 40)], 64, 2, softcap=2.0, spread=3000.0, device=device)
-    out, lse = run(case, rung)
+    out, lse = run(case, flash)
     case.check(out, lse)
     assert lse.abs().max() < 2 + 4
 
 
-def test_scores_far_apart(rung: str, device: str) -> None:
+def test_scores_far_apart(flash: str, device: str) -> None:
     """Without a cap the highest score takes all; the others vanish without a NaN."""
     case = Case([(5, 40)], 64, 2, spread=3000.0, device=device)
-    case.check(*run(case, rung))
+    case.check(*run(case, flash))
 
 
 @interpreted_only
-@pytest.mark.parametrize("argument", ["q", "k", "v"])
+@pytest.mark.parametrize("argument", ["k", "v"])
 def test_offsets_do_not_wrap_at_32_bits(argument: str) -> None:
     """[6] Token 2^26 of width 64 lies 2^32 elements on. Wrapped to 32 bits the address would be the first token's, and
     nothing would seem wrong; so the checker must be asked for the true one."""
@@ -87,9 +93,8 @@ def test_offsets_do_not_wrap_at_32_bits(argument: str) -> None:
     if argument == "v":
         k = k[:1].expand(4, 1, 64)  # one token stands for all, wherever they lie
     near, away = (torch.tensor([first, first + 4], dtype=torch.int32) for first in (0, far))
-    boundaries = (away, near) if argument == "q" else (near, away)
     with pytest.raises(Exception) as caught:
-        flash_attention(q, k, v, *boundaries, scale=1.0, causal=False, config=SMALL)
+        flash_attention(q, k, v, near, away, scale=1.0, causal=False, config=SMALL)
     found: BaseException | None = caught.value
     while found is not None and not isinstance(found, OutOfBounds):
         found = found.__cause__
@@ -97,7 +102,7 @@ def test_offsets_do_not_wrap_at_32_bits(argument: str) -> None:
 
 
 @pytest.mark.parametrize("wide", ["token", "head"])
-def test_strides_beyond_32_bits(rung: str, wide: str, device: str) -> None:
+def test_strides_beyond_32_bits(flash: str, wide: str, device: str) -> None:
     """[6] Tokens (or heads) so far apart that the third lies 2^32 elements on. Only the pages touched exist."""
     stride = 2**31
     shape, strides = ((3, 2, 16), (stride, 16, 1)) if wide == "token" else ((3, 3, 16), (16, stride, 1))
@@ -108,7 +113,7 @@ def test_strides_beyond_32_bits(rung: str, wide: str, device: str) -> None:
         sparse.append(room.copy_(x))
     case.dtype = torch.float16
     case.inputs = (*sparse, *case.inputs[3:])
-    case.check(*run(case, rung))
+    case.check(*run(case, flash))
 
 
 def test_tokens_lie_on_grid_x(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,35 +163,35 @@ def test_a_sink_counts_once_in_a_split(causal: bool, device: str) -> None:
 
 
 @pytest.mark.parametrize("group", [5, 17, 40])
-def test_groups_that_are_no_power_of_two(group: int, rung: str, device: str) -> None:
+def test_groups_that_are_no_power_of_two(group: int, flash: str, device: str) -> None:
     """[11] Also more heads in a group than a tile has rows."""
     case = Case([(3, 20), (2, 2)], 16, group, device=device)
-    case.check(*run(case, rung))
+    case.check(*run(case, flash))
 
 
-def test_causal_is_aligned_at_the_end(rung: str, device: str) -> None:
+def test_causal_is_aligned_at_the_end(flash: str, device: str) -> None:
     """Query i of m sees keys up to n − m + i: the first of three queries over five keys sees three."""
     case = Case([(3, 5)], 16, device=device)
-    before, _ = run(case, rung)
+    before, _ = run(case, flash)
     for key, seeing in ((2, [0, 1, 2]), (3, [1, 2]), (4, [2])):
         values = case.inputs[2]
         values[key] += 1.0
-        after, _ = run(case, rung)
+        after, _ = run(case, flash)
         assert (after != before).flatten(1).any(1).nonzero().flatten().tolist() == seeing
         values[key] -= 1.0
-        before, _ = run(case, rung)
+        before, _ = run(case, flash)
 
 
-@pytest.mark.parametrize("window", [15, 16, 17, 31, 33])
-def test_window_edges(window: int, rung: str, device: str) -> None:
+@pytest.mark.parametrize("window", [15, 16, 17])
+def test_window_edges(window: int, flash: str, device: str) -> None:
     """A window around a block's length: the token at distance window − 1 is seen, the one at window is not."""
     case = Case([(1, 60)], 16, window=window, device=device)
-    before, _ = run(case, rung)
+    before, _ = run(case, flash)
     for distance, seen in ((window, False), (window - 1, True), (0, True)):
         values = case.inputs[2].clone()
         values[59 - distance] += 1.0
         case.inputs, kept = (*case.inputs[:2], values, *case.inputs[3:]), case.inputs
-        assert torch.equal(run(case, rung)[0], before) is not seen
+        assert torch.equal(run(case, flash)[0], before) is not seen
         case.inputs = kept
 
 
@@ -194,6 +199,8 @@ def test_same_bits_twice_alone_and_in_chunks(device: str) -> None:
     """[25] A row's result depends neither on its neighbours nor on how its prompt was cut."""
     lengths = [(20, 20), (37, 90), (1, 33)]
     case = Case(lengths, 24, 3, dtype=torch.float16, window=40, device=device)
+    for x in case.inputs[:3]:
+        x.round_()  # scores are then exact: numpy's product, unlike a GPU's, adds a row up by where it stands
     out, lse = run(case, "flash")
     again = run(case, "flash")
     assert torch.equal(out, again[0]) and torch.equal(lse, again[1])
@@ -248,7 +255,7 @@ REFUSED = [
     ({"window": 0}, "window=0"),
     ({"softcap": -1.0}, "softcap=-1.0"),
     ({"sinks": torch.zeros(3)}, r"num_heads=4"),
-    ({"q": torch.zeros(4, 4, 32).transpose(1, 2)}, "q has stride"),
+    ({"q": torch.zeros(4, 16, 4).transpose(1, 2)}, "q has stride"),
     ({"q": torch.zeros(4, 3, 16)}, "num_kv_heads divides"),
     ({"q": torch.zeros(4, 64)}, "num_heads, head_dim"),
     ({"k": torch.zeros(4, 2, 16, dtype=torch.float16)}, "k is torch.float16"),
