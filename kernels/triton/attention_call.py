@@ -29,12 +29,15 @@ class Call(NamedTuple):
         """Runs a kernel over all tiles of rows and all KV heads; ``more``: arguments of this kernel alone.
 
         Tiles are on grid x, which may have 2³¹ − 1 programs; y and z end at 65,535. How many there are is an upper
-        bound that needs no look at the lengths (`attention_tiles.locate`). Without queries nothing is launched.
+        bound that needs no look at the lengths (`attention_tiles.locate`).
         """
-        num_tokens, num_kv_heads = self.out.shape[0], self.values["k"].shape[1]
-        if num_tokens and num_kv_heads:
-            num_tiles = num_tokens * self.values["GROUP"] // self.tiles.block_m + self.values["batch"]
-            self.run(kernel, (num_tiles, num_kv_heads), **more)
+        if not self.empty():
+            num_tiles = self.out.shape[0] * self.values["GROUP"] // self.tiles.block_m + self.values["batch"]
+            self.run(kernel, (num_tiles, self.values["k"].shape[1]), **more)
+
+    def empty(self) -> bool:
+        """Whether there is no query, or no sequence to own one: then nothing is launched."""
+        return not self.lse.numel() or not self.values["batch"]
 
     def run(self, kernel: Any, grid: tuple[int, ...], **more: Any) -> None:
         """Runs a kernel on a grid of its own; it is given the arguments that it names."""
@@ -140,16 +143,14 @@ def _check(
     fit = q.ndim == k.ndim == 3 and k.shape == v.shape and k.shape[2] == q.shape[2]
     if not fit or not k.shape[1] or q.shape[1] % k.shape[1]:
         raise ValueError(
-            f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}: q is [total_q, num_heads, head_dim], k and v are "
-            "[total_k, num_kv_heads, head_dim] and num_kv_heads divides num_heads"
+            f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}: q must be [total_q, num_heads, head_dim], k and "
+            "v [total_k, num_kv_heads, head_dim], and num_kv_heads divide num_heads"
         )
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dtype != q.dtype or x.device != q.device:
             raise ValueError(f"{name} is {x.dtype} on {x.device} and q is {q.dtype} on {q.device}; make them alike")
         if x.shape[2] > 1 and x.stride(2) != 1:
-            raise ValueError(
-                f"{name} has stride {x.stride(2)} along head_dim, which must be 1: give {name}.contiguous()"
-            )
+            raise ValueError(f"{name} has stride {x.stride(2)} along head_dim; it must be 1: give {name}.contiguous()")
     for name, cu in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         right = cu.dtype == torch.int32 and cu.device == q.device and cu.is_contiguous()
         if not right or cu.ndim != 1 or not cu.shape[0] or cu.shape != cu_seqlens_q.shape:

@@ -1,4 +1,4 @@
-"""What every rung of attention shares inside a kernel: whose rows a program has, which keys they see, how a block scores.
+"""What all rungs of attention share inside a kernel: whose rows a program has, which keys they see, a block's scores.
 
 *Rows.* The query heads that share a KV head (a group, GQA) are packed: row r of a sequence is its token ``r // GROUP``
 and head ``r % GROUP`` of the group, so one read of a key serves the whole group, and a group of 3 or 7 wastes no row.
@@ -39,7 +39,7 @@ def locate(cu_q, cu_k, batch, tile, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
 
 @triton.jit
 def unpack(first_row, q_len, kv_head, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
-    """Of a tile's rows, each ``[BLOCK_M]``: the token in its sequence, the query head, and whether there is such a row."""
+    """Of a tile's rows, each ``[BLOCK_M]``: the token in its sequence, the query head, whether there is such a row."""
     rows = first_row + tl.arange(0, BLOCK_M)
     return rows // GROUP, kv_head * GROUP + rows % GROUP, rows < q_len * GROUP
 

@@ -1,8 +1,8 @@
 """Tensor descriptors of keys and values: what the hardware needs to copy a block by one instruction (TMA).
 
-The tensor memory accelerator of Hopper and newer brings a tile from memory into shared memory while the threads compute:
-no registers for addresses, no instruction a line. It is told base, shape and strides once; what lies past the shape
-counts as zero. On older chips Triton would emulate it, at the cost of registers: pointers are better there.
+The tensor memory accelerator of Hopper and newer brings a tile from memory into shared memory while the threads
+compute: no registers for addresses, no instruction a line. It is told base, shape and strides once; what lies past the
+shape counts as zero. On older chips Triton would emulate it, at the cost of registers: pointers are better there.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """FlashAttention, forward (Dao et al. 2022, Dao 2023): attention that never holds the scores of more than one tile.
 
 A program keeps ``BLOCK_M`` rows of queries and walks over blocks of keys. For each row it carries the highest score so
-far ``m_i``, the sum ``l_i`` of ``exp(score − m_i)`` and the result times that sum; when a higher score turns up, sum and
-result are scaled down to it (online softmax, Milakov and Gimelshein 2018). What goes to memory is the result and the
-log-sum-exp. The backward pass is out of scope: the project serves models and trains none.
+far ``m_i``, the sum ``l_i`` of ``exp(score − m_i)`` and the result times that sum; when a higher score turns up, sum
+and result are scaled down to it (online softmax, Milakov and Gimelshein 2018). What goes to memory is the result and
+the log-sum-exp. The backward pass is out of scope: the project serves models and trains none.
 
 - Everything is in the log2 domain: ``exp2`` is one instruction and ``log2(e)`` is folded into the scale.
 - Blocks that no row of the tile sees are skipped: past the diagonal, before the window. Blocks that every row sees
@@ -204,9 +204,7 @@ def flash_attention(
     if descriptors is None:
         descriptors = uses_descriptors(k, v)
     elif descriptors and not (describable(k) and describable(v)):
-        raise ValueError(
-            "k and v must begin at multiples of 16 bytes, each token and head too, to be described for TMA"
-        )
+        raise ValueError("k and v, and each of their tokens and heads, must begin at multiples of 16 bytes for TMA")
     call = prepare(
         q, k, v, cu_seqlens_q, cu_seqlens_k,
         scale=scale, causal=causal, window=window, softcap=softcap, sinks=sinks, config=config, descriptors=descriptors,

@@ -1,8 +1,9 @@
 """The configuration table of FlashAttention: a function of the chip, the head size, the type, and how K and V are read.
 
 A tile of 128 rows needs eight warps: with four, a thread would hold more of the scores and of the result than it has
-registers (on 90 that also makes two warpgroups, each with the 64 rows that wgmma wants). Two things bound the block of keys: those registers (the result alone is ``BLOCK_M · padded`` float32 values
-over all threads), and shared memory, which holds ``num_stages`` blocks of keys and of values ahead of their use.
+registers; on 90 eight also make two warpgroups, each with the 64 rows that wgmma wants. Two things bound the block of
+keys: those registers (the result alone is ``BLOCK_M · padded`` float32 values over all threads), and shared memory,
+which holds ``num_stages`` blocks of keys and of values ahead of their use.
 `variants` in `kernels.triton.flash_attention` lists what these give, and `kernels.inspect` shows that nothing spills.
 """
 

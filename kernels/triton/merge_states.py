@@ -72,15 +72,13 @@ def merge_states(
             raise ValueError(f"Triton merge_states refuses {reason}")
         if out.ndim != 3 or out.shape != out_a.shape or lse.shape != out.shape[:2] or lse.dtype != torch.float32:
             raise ValueError(
-                f"out_{name} {list(out.shape)}, lse_{name} {list(lse.shape)} {lse.dtype}: both outs must be [num_tokens, "
-                "num_heads, head_dim] and alike, lse float32 [num_tokens, num_heads]"
+                f"out_{name} {list(out.shape)}, lse_{name} {list(lse.shape)} {lse.dtype}: both outs must be alike, "
+                "[num_tokens, num_heads, head_dim], and lse float32 [num_tokens, num_heads]"
             )
         if out.device != out_a.device or lse.device != out_a.device:
             raise ValueError(f"out_{name} is on {out.device}, lse_{name} on {lse.device}, out_a on {out_a.device}")
         if out.shape[2] > 1 and out.stride(2) != 1:
-            raise ValueError(
-                f"out_{name} has stride {out.stride(2)} along head_dim, which must be 1: give .contiguous()"
-            )
+            raise ValueError(f"out_{name} has stride {out.stride(2)} along head_dim; it must be 1: give .contiguous()")
     num_tokens, num_heads, head_dim = out_a.shape
     out, lse = out_a.new_empty(out_a.shape), torch.empty(lse_a.shape, dtype=torch.float32, device=out_a.device)
     num_rows = num_tokens * num_heads

@@ -1,9 +1,10 @@
 """The first rung: attention as it is written down, in three kernels with the scores in memory between them.
 
-Scores, softmax, product: every score is written, read and written again by the softmax, and read once more. That is
-``4 · total_q · num_heads · max_k`` bytes of memory and four times as many carried, all growing with the product of the
-lengths, while queries, keys, values and the result grow with their sum. Where the scores do not fit, it fails; elsewhere
-memory is what it waits for. `kernels.triton.tiled_attention` keeps the scores on the chip. Backward is out of scope.
+Every score is written once, read three times and written again by the softmax (highest, sum, weights; the second and
+third time it may still lie in a cache), and read by the product: ``4 · total_q · num_heads · max_k`` bytes of memory,
+and four to six times as many carried. That grows with the product of the lengths, while queries, keys, values and the
+result grow with their sum. Where the scores do not fit, it fails; elsewhere memory is what it waits for.
+`kernels.triton.tiled_attention` keeps the scores on the chip. Backward is out of scope.
 
 The host must know the longest sequence to make room for scores, so it waits for the device once. All blocks are masked
 and none is skipped.
@@ -164,16 +165,15 @@ def naive_attention(
         q, k, v, cu_seqlens_q, cu_seqlens_k,
         scale=scale, causal=causal, window=window, softcap=softcap, sinks=sinks, config=config,
     )  # fmt: skip
-    num_rows = q.shape[0] * q.shape[1]
-    if not num_rows:
+    if call.empty():
         return call.out, call.lse
+    num_rows = q.shape[0] * q.shape[1]
     max_k = int(cu_seqlens_k.diff().max())
     scores = torch.empty(q.shape[0], q.shape[1], max_k, dtype=torch.float32, device=q.device)
     call.launch(_scores, scores=scores, max_k=max_k)
     softmax = SOFTMAX | ({"ROWS": 64} if interpreting() else {})
-    call.run(
-        _softmax, (triton.cdiv(num_rows, softmax["ROWS"]),), scores=scores, max_k=max_k, num_rows=num_rows, **softmax
-    )
+    grid = (triton.cdiv(num_rows, softmax["ROWS"]),)
+    call.run(_softmax, grid, scores=scores, max_k=max_k, num_rows=num_rows, **softmax)
     call.launch(_product, scores=scores, max_k=max_k)
     return call.out, call.lse
 

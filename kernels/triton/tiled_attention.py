@@ -1,10 +1,10 @@
 """The second rung: attention in tiles, in two passes over the keys, so that no score goes to memory.
 
 A program keeps ``BLOCK_M`` rows of queries. The first pass finds each row's highest score; the second computes the same
-scores again, now knows what to subtract, and adds up the weights and the weighted values. It is the plain safe softmax,
-cut into blocks: nothing grows with the product of the lengths any more, but every key is read twice and a third of the
-arithmetic is done twice. FlashAttention (`kernels.triton.flash_attention`) is what becomes of it when the two passes are
-made one. All blocks are masked and none is skipped here. Backward is out of scope.
+scores again, now knows what to subtract, and adds up the weights and the weighted values. It is the plain safe
+softmax, cut into blocks: nothing grows with the product of the lengths any more, but every key is read twice and half
+of the arithmetic is done twice. FlashAttention (`kernels.triton.flash_attention`) is what becomes of it when the two
+passes are made one. All blocks are masked and none is skipped here. Backward is out of scope.
 """
 
 from __future__ import annotations
