@@ -140,7 +140,7 @@ def test_no_queries_and_no_sequences(rung: str, device: str) -> None:
     case = Case([(0, 9), (0, 0)], 16, 2, device=device)
     out, lse = run(case, rung)
     assert out.shape == (0, 2, 16) and lse.shape == (0, 2)
-    q, k, v, boundaries, _ = case.inputs
+    _, k, v, boundaries, _ = case.inputs
     case.inputs = (torch.zeros(3, 2, 16, device=device), k, v, boundaries[:1], boundaries[:1])
     assert run(case, rung)[0].shape == (3, 2, 16)
 
