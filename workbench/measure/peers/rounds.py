@@ -82,12 +82,16 @@ class Rounds:
         self._reference: Any = None
 
     def run(self, together: bool) -> None:
-        """All rounds. Whatever happens, no worker is left behind."""
+        """All rounds, or those until Ctrl-C. Whatever happens, no worker is left behind."""
         try:
             if together:
                 self._together()
             else:
                 self._in_turn()
+        except KeyboardInterrupt:
+            if not any(run for found in self.found.values() for runs in found.runs.values() for run in runs):
+                raise
+            self.say("interrupted: what was measured until now is reported")
         finally:
             for worker in self._workers.values():
                 worker.close(patience=0)
