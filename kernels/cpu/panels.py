@@ -42,6 +42,9 @@ class Panels:
 
     @property
     def num_bytes(self) -> int:
+        """Without what fills floats up to whole panels."""
+        if not self.whole_numbers:
+            return self.shape[0] * self.shape[1] * self.data.element_size()
         return self.data.nbytes + (0 if self.scales is None else self.scales.nbytes)
 
 
