@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from workbench.measure.peers.process import Worker
 from workbench.measure.peers.rounds import Found, Rounds, figures, ratio, same_tokens
 from workbench.measure.peers.systems import System
 from workbench.measure.peers.workloads import Job, jobs
@@ -82,6 +83,24 @@ def test_what_was_measured_until_an_interrupt_is_kept(stage, together):
     took = stage.run([stage.system("none", ours=True), stage.system("x")], [STREAM], rounds=3, together=together)
     assert [run is None for run in took.found["none"].runs["a"]] == [False, False, True]
     assert figures(took.found["none"], STREAM)["median"] > 0 and "interrupted" in stage.said[-1]
+    assert took.interrupted
+
+
+def test_a_second_interrupt_leaves_no_halted_worker_behind(stage, monkeypatch):
+    """A halted process would stay for ever: it does not notice that nobody is there."""
+    closed, close = [], Worker.close
+
+    def interrupted_once(worker, patience=0):
+        close(worker, patience)
+        closed.append(worker)
+        if len(closed) == 1:
+            raise KeyboardInterrupt
+
+    stage.say = interrupting(stage.said, "round 1/3 (a) x")
+    monkeypatch.setattr(Worker, "close", interrupted_once)
+    with pytest.raises(KeyboardInterrupt):
+        stage.run([stage.system("none", ours=True), stage.system("x")], [STREAM], rounds=3)
+    assert len(closed) == 2
 
 
 def test_an_interrupt_before_anything_was_measured_ends_it(stage):
