@@ -89,7 +89,8 @@ def disassemble(cubin: bytes) -> tuple[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.cubin")
         path.write_bytes(cubin)
-        return _run("cuobjdump", "-res-usage", str(path)), _run("nvdisasm", "-c", str(path))
+        # Without the analysis of data flow (-ndf), of which nothing is used here, it takes half the time.
+        return _run("cuobjdump", "-res-usage", str(path)), _run("nvdisasm", "-c", "-ndf", str(path))
 
 
 def ptxas_version(arch: str) -> str:
