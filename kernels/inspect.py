@@ -119,7 +119,7 @@ def _report(found: Sequence[find.Found], jobs: Sequence[farm.Job], options: argp
     outcomes = farm.measure(jobs, options.workers)
     agreed = table.load(path) if path is not None and path.exists() else {}
     launched = {(one.name, arch) for one in found for arch in one.variant.runs_on()}
-    if options.update:
+    if options.update and path is not None:
         made = [(one.job.found.name, one.job.arch, one.made) for one in outcomes if one.made is not None]
         whole = not options.names
         agreed = table.updated(agreed, made, launched if whole else None)

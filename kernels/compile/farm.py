@@ -55,9 +55,7 @@ def measure(jobs: Sequence[Job], workers: int | None = None, seconds: float = SE
     return [outcomes[number] for number in range(len(jobs))]
 
 
-def _compile_all(
-    jobs: Sequence[tuple[int, Job]], workers: int | None, seconds: float
-) -> Iterator[tuple[int, Outcome]]:
+def _compile_all(jobs: Sequence[tuple[int, Job]], workers: int | None, seconds: float) -> Iterator[tuple[int, Outcome]]:
     if not jobs:
         return
     most = workers or os.cpu_count() or 1
@@ -79,8 +77,8 @@ def _compile_all(
                     process.start()
                     ours.close()
                     running[answers] = (number, job, process, time.monotonic() + seconds)
-                for answers in wait(list(running), timeout=1.0):
-                    assert isinstance(answers, Connection)
+                ready = wait(list(running), timeout=1.0)
+                for answers in [one for one in running if one in ready]:
                     number, job, process, _ = running.pop(answers)
                     yield number, _answer(job, answers, process)
                 for answers, (number, job, process, until) in list(running.items()):

@@ -17,7 +17,9 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-_USAGE = re.compile(r"REG:(\d+)\s+STACK:(\d+)\s+SHARED:(\d+)\s+LOCAL:(\d+)")
+# What stands at SHARED is left alone: Triton asks for its shared memory at launch, and from sm_90 on ptxas writes down
+# there the KiB that the driver keeps of every block.
+_USAGE = re.compile(r"REG:(\d+)\s+STACK:(\d+)\s+SHARED:\d+\s+LOCAL:(\d+)")
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:\{\s*)?(?:@!?\w+\s+)?([A-Z]\w*(?:\.\w+)*)", re.MULTILINE)
 _BITS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}
 COPIES = ("LDGSTS", "UTMALDG", "UTMASTG", "UTMAREDG", "UBLKCP")
@@ -26,12 +28,10 @@ LOADS, STORES, LOCAL = ("LDG", "LDGSTS"), ("STG",), ("LDL", "STL")
 
 @dataclass(frozen=True)
 class Usage:
-    """Of one thread: registers and bytes of local memory (its stack). Of a block: bytes of shared memory that the code
-    itself names; Triton's comes on top at launch."""
+    """Of one thread: registers, and bytes of local memory (its stack)."""
 
     registers: int
     local_bytes: int
-    static_shared: int
 
 
 def usage(text: str) -> Usage:
@@ -39,9 +39,7 @@ def usage(text: str) -> Usage:
     found = [[int(value) for value in line] for line in _USAGE.findall(text)]
     if not found:
         raise ValueError(f"no line REG:… STACK:… in what cuobjdump printed: {text[:200]!r}")
-    return Usage(
-        max(line[0] for line in found), max(line[1] + line[3] for line in found), max(line[2] for line in found)
-    )
+    return Usage(max(line[0] for line in found), max(line[1] + line[2] for line in found))
 
 
 def instructions(text: str) -> Counter[str]:
@@ -57,7 +55,7 @@ def base(instruction: str) -> str:
 
 
 def by_base(counted: Counter[str], names: tuple[str, ...]) -> dict[str, int]:
-    """Counts of these instructions whatever their modifiers, in the order given; those that never occur are left out."""
+    """Counts of these instructions whatever their modifiers, in the order given, without those that never occur."""
     totals: Counter[str] = Counter()
     for instruction, count in counted.items():
         totals[base(instruction)] += count

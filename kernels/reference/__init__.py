@@ -4,12 +4,15 @@ from kernels.reference.attention import paged_attention, write_kv
 from kernels.reference.flash_attention import flash_attention, merge_states
 from kernels.reference.layers import rms_norm, rope_and_write, rotary_embedding, silu_mul
 from kernels.reference.linear import embedding, linear
+from kernels.reference.matmul import matmul
 from kernels.reference.sampling import sample
+from kernels.reference.softmax import softmax
 
 __all__ = [
     "embedding",
     "flash_attention",
     "linear",
+    "matmul",
     "merge_states",
     "paged_attention",
     "rms_norm",
@@ -17,5 +20,6 @@ __all__ = [
     "rotary_embedding",
     "sample",
     "silu_mul",
+    "softmax",
     "write_kv",
 ]

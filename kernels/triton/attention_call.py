@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import torch
 
 from kernels.triton.flash_tiles import Tiles, tiles
-from kernels.triton.interpreter import interpreting
+from kernels.triton.launch import FLOATS, cannot_run, interpreted, require, strange
 
 LOG2_E = math.log2(math.e)
 MAX_HEAD_DIM = 256
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 LEAST_CAPABILITY = 80
 """Compute capability times ten. Older chips have neither bfloat16 nor asynchronous copies."""
 
@@ -46,28 +45,54 @@ class Call(NamedTuple):
         kernel[grid](**named, num_warps=self.tiles.num_warps, num_stages=self.tiles.num_stages)
 
 
-def refusal(head_dim: int, dtype: torch.dtype, device: torch.device) -> str:
+def refusal_of_heads(head_dim: int, dtype: torch.dtype, device: torch.device) -> str:
     """Why attention of such heads cannot run there; empty if it can."""
     if not 1 <= head_dim <= MAX_HEAD_DIM:
-        return f"head_dim={head_dim}: it takes 1 to {MAX_HEAD_DIM}"
-    if dtype not in DTYPES:
-        return f"{dtype}: it takes float32, float16 and bfloat16"
-    if interpreting():
-        return ""
-    if device.type != "cuda":
+        return f"head_dim={head_dim}, and it takes 1 to {MAX_HEAD_DIM}"
+    if dtype not in FLOATS:
+        return f"{dtype}, and it takes float16, bfloat16 and float32"
+    if reason := cannot_run(device):
+        return reason
+    arch = architecture(device)
+    if arch is not None and arch < LEAST_CAPABILITY:
+        return f"a GPU of compute capability {arch / 10}, and it takes {LEAST_CAPABILITY / 10} and newer"
+    return ""
+
+
+def refusal(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    sinks: torch.Tensor | None,
+) -> str:
+    """Why these tensors cannot be taken; empty if they can. Values on the device (the lengths) are trusted."""
+    fit = q.ndim == k.ndim == 3 and k.shape == v.shape and k.shape[2] == q.shape[2]
+    if not fit or not k.shape[1] or q.shape[1] % k.shape[1]:
         return (
-            f"tensors on {device}: Triton compiles for GPUs; to run it in Triton's interpreter, slowly, set "
-            "TRITON_INTERPRET=1 before starting"
+            f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}: q must be [total_q, num_heads, head_dim], k and "
+            "v [total_k, num_kv_heads, head_dim], and num_kv_heads divide num_heads"
         )
-    capability = architecture(device)
-    if capability is not None and capability < LEAST_CAPABILITY:
-        return f"a GPU of compute capability {capability / 10}: it takes {LEAST_CAPABILITY / 10} and newer"
+    if reason := refusal_of_heads(q.shape[2], q.dtype, q.device) or strange(q=q, k=k, v=v):
+        return reason
+    for name, x in (("k", k), ("v", v)):
+        if x.dtype != q.dtype or x.device != q.device:
+            return f"{name} is {x.dtype} on {x.device} and q is {q.dtype} on {q.device}; they must be alike"
+    for name, cu in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
+        right = cu.dtype == torch.int32 and cu.device == q.device and cu.is_contiguous()
+        if not right or cu.ndim != 1 or not cu.shape[0] or cu.shape != cu_seqlens_q.shape:
+            return f"{name} must be contiguous int32 [batch + 1] on {q.device}, alike for q and k"
+    if sinks is not None:
+        right = sinks.dtype == torch.float32 and sinks.device == q.device and sinks.is_contiguous()
+        if not right or sinks.shape != (q.shape[1],):
+            return f"sinks must be contiguous float32 [num_heads={q.shape[1]}] on {q.device}"
     return ""
 
 
 def architecture(device: torch.device) -> int | None:
     """Compute capability times ten, 90 for Hopper; None where kernels are interpreted."""
-    if interpreting():
+    if interpreted():
         return None
     major, minor = torch.cuda.get_device_capability(device)
     return major * 10 + minor
@@ -93,8 +118,8 @@ def prepare(
     config: Tiles | None,
     descriptors: bool = False,
 ) -> Call:
-    """Raises ValueError for what the kernels do not take. Values on the device (the lengths) are trusted."""
-    _check(q, k, v, cu_seqlens_q, cu_seqlens_k, sinks)
+    """Raises ValueError for what the kernels do not take."""
+    require("attention", refusal(q, k, v, cu_seqlens_q, cu_seqlens_k, sinks))
     for name, number in (("scale", scale), ("window", window), ("softcap", softcap)):
         if number is not None and not (number > 0 and math.isfinite(number)):
             raise ValueError(f"{name}={number} must be positive and finite")
@@ -128,34 +153,3 @@ def prepare(
     for name, x in (("q", q), ("k", k), ("v", v), ("o", out)):
         values[f"stride_{name}t"], values[f"stride_{name}h"] = x.stride()[:2]
     return Call(out, lse, chosen, values)
-
-
-def _check(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    sinks: torch.Tensor | None,
-) -> None:
-    if reason := refusal(q.shape[-1], q.dtype, q.device):
-        raise ValueError(f"Triton attention refuses {reason}")
-    fit = q.ndim == k.ndim == 3 and k.shape == v.shape and k.shape[2] == q.shape[2]
-    if not fit or not k.shape[1] or q.shape[1] % k.shape[1]:
-        raise ValueError(
-            f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}: q must be [total_q, num_heads, head_dim], k and "
-            "v [total_k, num_kv_heads, head_dim], and num_kv_heads divide num_heads"
-        )
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dtype != q.dtype or x.device != q.device:
-            raise ValueError(f"{name} is {x.dtype} on {x.device} and q is {q.dtype} on {q.device}; make them alike")
-        if x.shape[2] > 1 and x.stride(2) != 1:
-            raise ValueError(f"{name} has stride {x.stride(2)} along head_dim; it must be 1: give {name}.contiguous()")
-    for name, cu in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
-        right = cu.dtype == torch.int32 and cu.device == q.device and cu.is_contiguous()
-        if not right or cu.ndim != 1 or not cu.shape[0] or cu.shape != cu_seqlens_q.shape:
-            raise ValueError(f"{name} must be contiguous int32 [batch + 1] on {q.device}, alike for q and k")
-    if sinks is not None:
-        right = sinks.dtype == torch.float32 and sinks.device == q.device and sinks.is_contiguous()
-        if not right or sinks.shape != (q.shape[1],):
-            raise ValueError(f"sinks must be contiguous float32 [num_heads={q.shape[1]}] on {q.device}")

@@ -24,12 +24,14 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.triton.attention_call import prepare
+from kernels.triton.attention_call import prepare, refusal
 from kernels.triton.attention_tiles import load_block, load_rows, locate, offsets, reach, score, store_rows, unpack
 from kernels.triton.attention_variants import attention_variant
 from kernels.triton.descriptors import FIRST_WITH_TMA, describable, describe, uses_descriptors
 from kernels.triton.flash_tiles import Tiles
 from kernels.triton.variants import Variant
+
+__all__ = ["flash_attention", "refusal", "variants"]
 
 
 @triton.jit

@@ -9,7 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.triton.attention_call import padded_dim, refusal
+from kernels.triton.attention_call import padded_dim, refusal_of_heads
+from kernels.triton.launch import require, strange
 from kernels.triton.variants import Variant
 
 ROWS = 16
@@ -63,22 +64,25 @@ def _merge(
     tl.store(lse + rows, merged_lse, mask=real)
 
 
-def merge_states(
-    out_a: torch.Tensor, lse_a: torch.Tensor, out_b: torch.Tensor, lse_b: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """See `kernels.reference.merge_states`. Raises ValueError for tensors that do not fit together."""
+def refusal(out_a: torch.Tensor, lse_a: torch.Tensor, out_b: torch.Tensor, lse_b: torch.Tensor) -> str:
+    """Why these tensors cannot be taken; empty if they can."""
     for name, out, lse in (("a", out_a, lse_a), ("b", out_b, lse_b)):
-        if reason := refusal(out.shape[-1], out.dtype, out.device):
-            raise ValueError(f"Triton merge_states refuses {reason}")
         if out.ndim != 3 or out.shape != out_a.shape or lse.shape != out.shape[:2] or lse.dtype != torch.float32:
-            raise ValueError(
+            return (
                 f"out_{name} {list(out.shape)}, lse_{name} {list(lse.shape)} {lse.dtype}: both outs must be alike, "
                 "[num_tokens, num_heads, head_dim], and lse float32 [num_tokens, num_heads]"
             )
         if out.device != out_a.device or lse.device != out_a.device:
-            raise ValueError(f"out_{name} is on {out.device}, lse_{name} on {lse.device}, out_a on {out_a.device}")
-        if out.shape[2] > 1 and out.stride(2) != 1:
-            raise ValueError(f"out_{name} has stride {out.stride(2)} along head_dim; it must be 1: give .contiguous()")
+            return f"out_{name} is on {out.device}, lse_{name} on {lse.device}, out_a on {out_a.device}"
+    reason = refusal_of_heads(out_a.shape[2], out_a.dtype, out_a.device)
+    return reason or strange(out_a=out_a, out_b=out_b)
+
+
+def merge_states(
+    out_a: torch.Tensor, lse_a: torch.Tensor, out_b: torch.Tensor, lse_b: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See `kernels.reference.merge_states`. Raises ValueError for tensors that do not fit together."""
+    require("merge_states", refusal(out_a, lse_a, out_b, lse_b))
     num_tokens, num_heads, head_dim = out_a.shape
     out, lse = out_a.new_empty(out_a.shape), torch.empty(lse_a.shape, dtype=torch.float32, device=out_a.device)
     num_rows = num_tokens * num_heads

@@ -20,7 +20,7 @@ from kernels.triton.attention_call import prepare
 from kernels.triton.attention_tiles import load_block, load_rows, locate, offsets, reach, score, store_rows, unpack
 from kernels.triton.attention_variants import attention_variant
 from kernels.triton.flash_tiles import Tiles
-from kernels.triton.interpreter import interpreting
+from kernels.triton.launch import interpreted
 from kernels.triton.variants import Variant
 
 SOFTMAX = {"ROWS": 4, "BLOCK_N": 256}
@@ -171,7 +171,7 @@ def naive_attention(
     max_k = int(cu_seqlens_k.diff().max())
     scores = torch.empty(q.shape[0], q.shape[1], max_k, dtype=torch.float32, device=q.device)
     call.launch(_scores, scores=scores, max_k=max_k)
-    softmax = SOFTMAX | ({"ROWS": 64} if interpreting() else {})
+    softmax = SOFTMAX | ({"ROWS": 64} if interpreted() else {})
     grid = (triton.cdiv(num_rows, softmax["ROWS"]),)
     call.run(_softmax, grid, scores=scores, max_k=max_k, num_rows=num_rows, **softmax)
     call.launch(_product, scores=scores, max_k=max_k)

@@ -1,7 +1,7 @@
 """One configuration of a kernel that is really launched, described so that it can be compiled where no GPU is.
 
-Each module of `kernels.triton` that has kernels has a function ``variants() -> list[Variant]``. Its launcher takes tile
-sizes, warps and stages from the same table that ``variants()`` lists, so that what `kernels.inspect` shows is what runs:
+Each module of `kernels.triton` that has kernels has a function ``variants() -> list[Variant]``. Its launcher takes
+tile sizes, warps and stages from the same table, so that what `kernels.inspect` shows is what runs:
 
     def variants() -> list[Variant]:
         return [

@@ -7,14 +7,13 @@ lessons, in a process started with TRITON_INTERPRET=1, and then with the checker
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 
 import kernels
-from kernels.triton.attention_call import refusal
+from kernels.triton.attention_call import refusal_of_heads
 from kernels.triton.interpreter import faithful
 from workbench.attention.interface import AttentionBatch, Heads
 
@@ -28,9 +27,7 @@ class _Prepared(NamedTuple):
 
 def why_not(heads: Heads) -> str:
     """Why this backend cannot serve such heads on this machine; empty if it can."""
-    if find_spec("triton") is None:
-        return "triton is not installed (there is one for Linux: pip install triton)"
-    return refusal(heads.head_dim, heads.dtype, heads.device)
+    return refusal_of_heads(heads.head_dim, heads.dtype, heads.device)
 
 
 class Triton:

@@ -14,7 +14,21 @@ from kernels.compile.chips import CHIPS, KIB, occupancy
 
 REGISTERS = (1, 16, 24, 32, 33, 40, 48, 64, 72, 80, 96, 104, 128, 138, 168, 184, 188, 200, 224, 248, 255)
 WARPS = (1, 2, 3, 4, 5, 8, 10, 12, 16, 20, 32)
-SHARED = (0, 1, 1024, 16 * KIB, 33000, 39 * KIB, 64 * KIB, 75 * KIB, 113 * KIB, 114 * KIB, 163 * KIB, 164 * KIB, 227 * KIB)
+SHARED = (
+    0,
+    1,
+    1024,
+    16 * KIB,
+    33000,
+    39 * KIB,
+    64 * KIB,
+    75 * KIB,
+    113 * KIB,
+    114 * KIB,
+    163 * KIB,
+    164 * KIB,
+    227 * KIB,
+)
 
 
 @pytest.mark.parametrize("arch", CHIPS)
@@ -28,7 +42,7 @@ def test_the_examples_of_the_best_practices_guide(arch):
 
 
 def test_a_block_may_have_all_but_the_drivers_kibibyte():
-    """CUDA Ampere and Hopper tuning guides: 163 KB and 227 KB a block of 164 KB and 228 KB an SM, one block an SM then."""
+    """CUDA's Ampere and Hopper tuning guides: 163 of 164 KB and 227 of 228 KB a block; one such block an SM."""
     for arch, most in (("sm_80", 163), ("sm_90", 227), ("sm_100", 227)):
         full = occupancy(CHIPS[arch], registers=32, warps=4, shared=most * KIB)
         assert (full.blocks, full.limited_by) == (1, ("shared memory",))

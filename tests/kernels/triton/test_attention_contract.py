@@ -255,7 +255,7 @@ REFUSED = [
     ({"window": 0}, "window=0"),
     ({"softcap": -1.0}, "softcap=-1.0"),
     ({"sinks": torch.zeros(3)}, r"num_heads=4"),
-    ({"q": torch.zeros(4, 16, 4).transpose(1, 2)}, "q has stride"),
+    ({"q": torch.zeros(4, 16, 4).transpose(1, 2)}, "last numbers of q"),
     ({"q": torch.zeros(4, 3, 16)}, "num_kv_heads divide"),
     ({"q": torch.zeros(4, 64)}, "num_heads, head_dim"),
     ({"k": torch.zeros(4, 2, 16, dtype=torch.float16)}, "k is torch.float16"),
