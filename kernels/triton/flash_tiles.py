@@ -40,7 +40,7 @@ def tiles(arch: int | None, padded: int, itemsize: int, descriptors: bool) -> Ti
     if arch in LITTLE_SHARED_MEMORY:
         return Tiles(128, 64 if padded <= 64 else 32, 8, 2) if padded <= 128 else Tiles(64, 32, 8, 2)
     if descriptors:
-        return Tiles(128, 128 if padded <= 128 else 64, 8, 2)
+        return Tiles(128, 128 if padded <= 128 else 64 if arch < 100 else 32, 8, 2)
     if padded <= 128:
         return Tiles(128, 64, 8, 3)
     return Tiles(64, 64, 8, 2) if arch < 90 else Tiles(128, 32, 8, 2)
