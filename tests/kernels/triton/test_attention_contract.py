@@ -260,7 +260,7 @@ REFUSED = [
     ({"q": torch.zeros(4, 64)}, "num_heads, head_dim"),
     ({"k": torch.zeros(4, 2, 16, dtype=torch.float16)}, "k is torch.float16"),
     ({"q": torch.zeros(4, 4, 16, dtype=torch.float64)}, "float64"),
-    ({"q": torch.zeros(4, 4, 320)}, "head_dim=320"),
+    ({"q": torch.zeros(4, 4, 320), "k": torch.zeros(4, 2, 320), "v": torch.zeros(4, 2, 320)}, "head_dim=320"),
     ({"cu_seqlens_k": torch.tensor([0, 4])}, "cu_seqlens_k must be contiguous int32"),
     ({"cu_seqlens_k": torch.tensor([0, 2, 4], dtype=torch.int32)}, "cu_seqlens_k must be contiguous int32"),
 ]
