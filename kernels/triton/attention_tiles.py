@@ -15,11 +15,11 @@ import triton.language as tl
 
 
 @triton.jit
-def locate(cu_q, cu_k, batch, tile, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
-    """The sequence that a tile of rows belongs to: its queries' begin and number, its keys', the tile's first row.
+def locate(cu_q, batch, tile, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The number of the sequence that a tile of rows belongs to.
 
     Tiles are numbered without asking the device how long sequences are: sequence b's begin at ``cu_q[b] · GROUP //
-    BLOCK_M + b``, which leaves each at least as many as it needs. A first row past the last means: nothing to do.
+    BLOCK_M + b``, which leaves each at least as many as it needs.
     """
     low = 0
     high = batch
@@ -28,13 +28,27 @@ def locate(cu_q, cu_k, batch, tile, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
         begin = tl.load(cu_q + middle).to(tl.int64) * GROUP // BLOCK_M + middle
         low = tl.where(begin <= tile, middle + 1, low)
         high = tl.where(begin <= tile, high, middle)
-    sequence = low - 1
-    q_begin = tl.load(cu_q + sequence)
-    k_begin = tl.load(cu_k + sequence)
-    q_len = tl.load(cu_q + sequence + 1) - q_begin
-    k_len = tl.load(cu_k + sequence + 1) - k_begin
-    first_tile = q_begin.to(tl.int64) * GROUP // BLOCK_M + sequence
-    return q_begin, q_len, k_begin, k_len, (tile - first_tile).to(tl.int32) * BLOCK_M
+    return low - 1
+
+
+@triton.jit
+def queries_of(cu_q, sequence, tile, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+    """Of a sequence the first query and their number, and the tile's first row in it; past the last: nothing to do.
+
+    The loads are volatile, so what a kernel works out from a second call is not known to equal the first. Otherwise the
+    compiler would keep tokens, heads and masks of all rows through the loops: forty registers a thread.
+    """
+    begin = tl.load(cu_q + sequence, volatile=True)
+    end = tl.load(cu_q + sequence + 1, volatile=True)
+    first_tile = begin.to(tl.int64) * GROUP // BLOCK_M + sequence
+    return begin, end - begin, (tile - first_tile).to(tl.int32) * BLOCK_M
+
+
+@triton.jit
+def keys_of(cu_k, sequence):
+    """Of a sequence the first key and their number."""
+    begin = tl.load(cu_k + sequence)
+    return begin, tl.load(cu_k + sequence + 1) - begin
 
 
 @triton.jit
@@ -66,7 +80,7 @@ def store_rows(x, at, real, rows, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr):
 
 @triton.jit
 def reach(tokens, q_len, k_len, window, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr):
-    """Each query sees the keys ``[low, high)``. The last query is the last token: causal is aligned at the end."""
+    """A query sees the keys ``[low, high)``. The last query is the last token: causal is aligned at the end."""
     own = k_len - q_len + tokens
     if CAUSAL:
         high = tl.maximum(tl.minimum(own + 1, k_len), 0)
@@ -124,12 +138,14 @@ def score(
     q,
     keys,
     start,
-    low,
-    high,
+    own,
+    k_len,
+    window,
     slope,
     cap,
     BLOCK_N: tl.constexpr,
     MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_CAP: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -139,14 +155,18 @@ def score(
     With a softcap ``cap · tanh(q · k · scale / cap)`` where ``slope = 2 · log2(e) · scale / cap``: written as ``1 − 2 /
     (e^2x + 1)`` an overflow to infinity gives 1, while ``(e^x − e^−x) / (e^x + e^−x)`` would give NaN. MASKED: −inf
     where row and key do not see each other, selected, not added, so that nothing a hidden key holds gets through.
+    ``own`` [BLOCK_M]: each row's position among the keys; with the window one number a row is all that masks need.
     """
     scores = tl.dot(q, tl.trans(keys), input_precision=PRECISION)
     if HAS_CAP:
         scores = cap * (1.0 - 2.0 / (tl.exp2(scores * slope) + 1.0))
     if MASKED:
         columns = (start + tl.arange(0, BLOCK_N))[None, :]
-        visible = columns < high[:, None]
+        if CAUSAL:
+            visible = columns <= own[:, None]
+        else:
+            visible = columns < k_len
         if HAS_WINDOW:
-            visible = visible & (columns >= low[:, None])
+            visible = visible & (own[:, None] - columns < window)
         scores = tl.where(visible, scores, float("-inf"))
     return scores

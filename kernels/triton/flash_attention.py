@@ -25,7 +25,18 @@ import triton
 import triton.language as tl
 
 from kernels.triton.attention_call import prepare, refusal
-from kernels.triton.attention_tiles import load_block, load_rows, locate, offsets, reach, score, store_rows, unpack
+from kernels.triton.attention_tiles import (
+    keys_of,
+    load_block,
+    load_rows,
+    locate,
+    offsets,
+    queries_of,
+    reach,
+    score,
+    store_rows,
+    unpack,
+)
 from kernels.triton.attention_variants import attention_variant
 from kernels.triton.descriptors import FIRST_WITH_TMA, describable, describe, uses_descriptors
 from kernels.triton.flash_tiles import Tiles
@@ -48,8 +59,9 @@ def _walk(
     kv_head,
     begin,
     end,
-    low,
-    high,
+    own,
+    k_len,
+    window,
     lowest,
     highest,
     to_log2,
@@ -59,6 +71,7 @@ def _walk(
     PADDED: tl.constexpr,
     BLOCK_N: tl.constexpr,
     MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_CAP: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
@@ -66,13 +79,15 @@ def _walk(
 ):
     """The keys ``[begin, end)``, whole blocks: returns ``acc`` [BLOCK_M, PADDED], ``l_i`` and ``m_i`` [BLOCK_M].
 
-    ``[low, high)`` [BLOCK_M]: keys that each row sees; ``[lowest, highest)``: those that any row of the tile sees.
+    ``own`` [BLOCK_M]: each row's position; ``[lowest, highest)``: keys that any row of the tile sees.
     """
     for start in tl.range(begin, end, BLOCK_N):
         keys = load_block(
             k, stride_kt, k_begin, kv_head, start, lowest, highest, HEAD_DIM, PADDED, BLOCK_N, MASKED, DESCRIPTORS
         )
-        s = score(q, keys, start, low, high, slope, cap, BLOCK_N, MASKED, HAS_WINDOW, HAS_CAP, PRECISION)
+        s = score(
+            q, keys, start, own, k_len, window, slope, cap, BLOCK_N, MASKED, CAUSAL, HAS_WINDOW, HAS_CAP, PRECISION
+        )
         m_new = tl.maximum(m_i, tl.max(s, 1) * to_log2)
         # A row that has seen no key yet: −inf − −inf would be NaN.
         if MASKED:
@@ -130,12 +145,14 @@ def _flash(
     if CAUSAL:
         tile = tl.num_programs(0) - 1 - tile  # the last queries see the most keys: the longest work first
     kv_head = tl.program_id(1)
-    q_begin, q_len, k_begin, k_len, first_row = locate(cu_q, cu_k, batch, tile, GROUP, BLOCK_M)
+    sequence = locate(cu_q, batch, tile, GROUP, BLOCK_M)
+    q_begin, q_len, first_row = queries_of(cu_q, sequence, tile, GROUP, BLOCK_M)
+    k_begin, k_len = keys_of(cu_k, sequence)
     if first_row >= q_len * GROUP:
         return
     tokens, heads, real = unpack(first_row, q_len, kv_head, GROUP, BLOCK_M)
     q_tile = load_rows(q, offsets(q_begin, tokens, heads, stride_qt, stride_qh), real, HEAD_DIM, PADDED)
-    low, high = reach(tokens, q_len, k_len, window, CAUSAL, HAS_WINDOW)
+    own = k_len - q_len + tokens
 
     # Reaches grow with the token: the tile's first and last token bound them all.
     last = tl.minimum((first_row + BLOCK_M - 1) // GROUP, q_len - 1)
@@ -157,25 +174,25 @@ def _flash(
         v += k_begin.to(tl.int64) * stride_vt + kv_head.to(tl.int64) * stride_vh
     if HAS_WINDOW:
         acc, l_i, m_i = _walk(
-            acc, l_i, m_i, q_tile, k, v, stride_kt, stride_vt, k_begin, kv_head, begin, whole_begin, low, high,
-            lowest, highest, to_log2, slope, cap,
-            HEAD_DIM, PADDED, BLOCK_N, True, HAS_WINDOW, HAS_CAP, DESCRIPTORS, PRECISION,
+            acc, l_i, m_i, q_tile, k, v, stride_kt, stride_vt, k_begin, kv_head, begin, whole_begin, own, k_len,
+            window, lowest, highest, to_log2, slope, cap,
+            HEAD_DIM, PADDED, BLOCK_N, True, CAUSAL, HAS_WINDOW, HAS_CAP, DESCRIPTORS, PRECISION,
         )  # fmt: skip
     acc, l_i, m_i = _walk(
-        acc, l_i, m_i, q_tile, k, v, stride_kt, stride_vt, k_begin, kv_head, whole_begin, whole_end, low, high,
-        lowest, highest, to_log2, slope, cap,
-        HEAD_DIM, PADDED, BLOCK_N, False, HAS_WINDOW, HAS_CAP, DESCRIPTORS, PRECISION,
+        acc, l_i, m_i, q_tile, k, v, stride_kt, stride_vt, k_begin, kv_head, whole_begin, whole_end, own, k_len,
+        window, lowest, highest, to_log2, slope, cap,
+        HEAD_DIM, PADDED, BLOCK_N, False, CAUSAL, HAS_WINDOW, HAS_CAP, DESCRIPTORS, PRECISION,
     )  # fmt: skip
     acc, l_i, m_i = _walk(
-        acc, l_i, m_i, q_tile, k, v, stride_kt, stride_vt, k_begin, kv_head, whole_end, highest, low, high,
-        lowest, highest, to_log2, slope, cap,
-        HEAD_DIM, PADDED, BLOCK_N, True, HAS_WINDOW, HAS_CAP, DESCRIPTORS, PRECISION,
+        acc, l_i, m_i, q_tile, k, v, stride_kt, stride_vt, k_begin, kv_head, whole_end, highest, own, k_len,
+        window, lowest, highest, to_log2, slope, cap,
+        HEAD_DIM, PADDED, BLOCK_N, True, CAUSAL, HAS_WINDOW, HAS_CAP, DESCRIPTORS, PRECISION,
     )  # fmt: skip
 
     l_safe = tl.where(l_i == 0.0, 1.0, l_i)
-    # The same rows as before, worked out anew: the first boundary is 0, which the compiler cannot know of a volatile
-    # load. Otherwise it keeps tokens, heads and masks through the loops, at forty registers a thread.
-    tokens, heads, real = unpack(first_row + tl.load(cu_q, volatile=True), q_len, kv_head, GROUP, BLOCK_M)
+    # The same rows as before, worked out anew so that nothing of them is kept through the loops.
+    q_begin, q_len, first_row = queries_of(cu_q, sequence, tile, GROUP, BLOCK_M)
+    tokens, heads, real = unpack(first_row, q_len, kv_head, GROUP, BLOCK_M)
     at = offsets(q_begin, tokens, heads, stride_ot, stride_oh)
     store_rows(out, at, real, acc / l_safe[:, None], HEAD_DIM, PADDED)
     # A row without keys has m_i −inf, which is then its log-sum-exp. Otherwise natural: log2 times ln(2).

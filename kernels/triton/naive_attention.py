@@ -17,7 +17,18 @@ import triton
 import triton.language as tl
 
 from kernels.triton.attention_call import prepare
-from kernels.triton.attention_tiles import load_block, load_rows, locate, offsets, reach, score, store_rows, unpack
+from kernels.triton.attention_tiles import (
+    keys_of,
+    load_block,
+    load_rows,
+    locate,
+    offsets,
+    queries_of,
+    reach,
+    score,
+    store_rows,
+    unpack,
+)
 from kernels.triton.attention_variants import attention_variant
 from kernels.triton.flash_tiles import Tiles
 from kernels.triton.launch import interpreted
@@ -56,17 +67,22 @@ def _scores(
 ):
     """``scores[token, head, key]`` in the log2 domain, −inf where hidden or past the sequence's last key."""
     kv_head = tl.program_id(1)
-    q_begin, q_len, k_begin, k_len, first_row = locate(cu_q, cu_k, batch, tl.program_id(0), GROUP, BLOCK_M)
+    tile = tl.program_id(0)
+    sequence = locate(cu_q, batch, tile, GROUP, BLOCK_M)
+    q_begin, q_len, first_row = queries_of(cu_q, sequence, tile, GROUP, BLOCK_M)
+    k_begin, k_len = keys_of(cu_k, sequence)
     if first_row >= q_len * GROUP:
         return
     tokens, heads, real = unpack(first_row, q_len, kv_head, GROUP, BLOCK_M)
     q_tile = load_rows(q, offsets(q_begin, tokens, heads, stride_qt, stride_qh), real, HEAD_DIM, PADDED)
-    low, high = reach(tokens, q_len, k_len, window, CAUSAL, HAS_WINDOW)
+    own = k_len - q_len + tokens
     k += k_begin.to(tl.int64) * stride_kt + kv_head.to(tl.int64) * stride_kh
     at = offsets(q_begin, tokens, heads, num_heads, 1) * max_k
     for start in tl.range(0, max_k, BLOCK_N):
         keys = load_block(k, stride_kt, 0, 0, start, 0, k_len, HEAD_DIM, PADDED, BLOCK_N, True, False)
-        s = score(q_tile, keys, start, low, high, slope, cap, BLOCK_N, True, HAS_WINDOW, HAS_CAP, PRECISION)
+        s = score(
+            q_tile, keys, start, own, k_len, window, slope, cap, BLOCK_N, True, CAUSAL, HAS_WINDOW, HAS_CAP, PRECISION
+        )
         columns = start + tl.arange(0, BLOCK_N)
         tl.store(scores + at[:, None] + columns[None, :], s * to_log2, mask=real[:, None] & (columns < max_k)[None, :])
 
@@ -126,7 +142,10 @@ def _product(
 ):
     """Weights times values."""
     kv_head = tl.program_id(1)
-    q_begin, q_len, k_begin, k_len, first_row = locate(cu_q, cu_k, batch, tl.program_id(0), GROUP, BLOCK_M)
+    tile = tl.program_id(0)
+    sequence = locate(cu_q, batch, tile, GROUP, BLOCK_M)
+    q_begin, q_len, first_row = queries_of(cu_q, sequence, tile, GROUP, BLOCK_M)
+    k_begin, k_len = keys_of(cu_k, sequence)
     if first_row >= q_len * GROUP:
         return
     tokens, heads, real = unpack(first_row, q_len, kv_head, GROUP, BLOCK_M)

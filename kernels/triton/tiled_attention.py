@@ -14,7 +14,18 @@ import triton
 import triton.language as tl
 
 from kernels.triton.attention_call import prepare
-from kernels.triton.attention_tiles import load_block, load_rows, locate, offsets, reach, score, store_rows, unpack
+from kernels.triton.attention_tiles import (
+    keys_of,
+    load_block,
+    load_rows,
+    locate,
+    offsets,
+    queries_of,
+    reach,
+    score,
+    store_rows,
+    unpack,
+)
 from kernels.triton.attention_variants import attention_variant
 from kernels.triton.flash_tiles import Tiles
 from kernels.triton.variants import Variant
@@ -56,12 +67,15 @@ def _tiled(
     PRECISION: tl.constexpr,
 ):
     kv_head = tl.program_id(1)
-    q_begin, q_len, k_begin, k_len, first_row = locate(cu_q, cu_k, batch, tl.program_id(0), GROUP, BLOCK_M)
+    tile = tl.program_id(0)
+    sequence = locate(cu_q, batch, tile, GROUP, BLOCK_M)
+    q_begin, q_len, first_row = queries_of(cu_q, sequence, tile, GROUP, BLOCK_M)
+    k_begin, k_len = keys_of(cu_k, sequence)
     if first_row >= q_len * GROUP:
         return
     tokens, heads, real = unpack(first_row, q_len, kv_head, GROUP, BLOCK_M)
     q_tile = load_rows(q, offsets(q_begin, tokens, heads, stride_qt, stride_qh), real, HEAD_DIM, PADDED)
-    low, high = reach(tokens, q_len, k_len, window, CAUSAL, HAS_WINDOW)
+    own = k_len - q_len + tokens
     # Values outside what the tile's first and last token bound are not to be read, whatever their weight.
     last = tl.minimum((first_row + BLOCK_M - 1) // GROUP, q_len - 1)
     lowest, _ = reach(first_row // GROUP, q_len, k_len, window, CAUSAL, HAS_WINDOW)
@@ -76,7 +90,9 @@ def _tiled(
     m_i = sink
     for start in tl.range(0, k_len, BLOCK_N):
         keys = load_block(k, stride_kt, 0, 0, start, lowest, highest, HEAD_DIM, PADDED, BLOCK_N, True, False)
-        s = score(q_tile, keys, start, low, high, slope, cap, BLOCK_N, True, HAS_WINDOW, HAS_CAP, PRECISION)
+        s = score(
+            q_tile, keys, start, own, k_len, window, slope, cap, BLOCK_N, True, CAUSAL, HAS_WINDOW, HAS_CAP, PRECISION
+        )
         m_i = tl.maximum(m_i, tl.max(s, 1) * to_log2)
     shift = tl.where(m_i == float("-inf"), 0.0, m_i)  # a row without keys: −inf − −inf would be NaN
 
@@ -84,7 +100,9 @@ def _tiled(
     acc = tl.zeros([BLOCK_M, PADDED], tl.float32)
     for start in tl.range(0, k_len, BLOCK_N):
         keys = load_block(k, stride_kt, 0, 0, start, lowest, highest, HEAD_DIM, PADDED, BLOCK_N, True, False)
-        s = score(q_tile, keys, start, low, high, slope, cap, BLOCK_N, True, HAS_WINDOW, HAS_CAP, PRECISION)
+        s = score(
+            q_tile, keys, start, own, k_len, window, slope, cap, BLOCK_N, True, CAUSAL, HAS_WINDOW, HAS_CAP, PRECISION
+        )
         p = tl.exp2(s * to_log2 - shift[:, None])
         l_i += tl.sum(p, 1)
         values = load_block(v, stride_vt, 0, 0, start, lowest, highest, HEAD_DIM, PADDED, BLOCK_N, True, False)
