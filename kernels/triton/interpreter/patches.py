@@ -17,6 +17,7 @@ from triton.runtime import autotuner, interpreter
 from triton.runtime.errors import InterpreterError
 
 from kernels.triton.interpreter import arithmetic, checker, reductions
+from kernels.triton.interpreter.extents import Launch
 
 KNOWN_VERSIONS = "3.6 to 3.9"
 MAX_GRID_YZ = 65535
@@ -187,7 +188,7 @@ def _init_args_hst(original: Callable[..., Any]) -> Callable[..., Any]:
     def init_args_hst(self: Any, args_dev: Any, kwargs: dict[str, Any]) -> Any:
         args, named = original(self, args_dev, kwargs)
         arguments = [*zip(self.arg_names, args, strict=False), *named.items()]
-        checker.begin(checker.Launch(self.fn.__name__, arguments, bool(_contexts) and _contexts[-1].check))
+        checker.begin(Launch(self.fn.__name__, arguments, bool(_contexts) and _contexts[-1].check))
         return args, named
 
     return init_args_hst
