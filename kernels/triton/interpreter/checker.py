@@ -74,11 +74,13 @@ def poison(dtype: tl.dtype) -> np.generic:
     return wanted.type(True) if wanted.kind == "b" else np.full(wanted.itemsize, _GARBAGE, np.uint8).view(wanted)[0]
 
 
-def check(builder: InterpreterBuilder, verb: str, ptrs: TensorHandle, mask: TensorHandle | None) -> None:
+def check(builder: InterpreterBuilder, verb: str, ptrs: TensorHandle, mask: TensorHandle | np.ndarray | None) -> None:
     """Raises `OutOfBounds` unless every active lane's address is its argument's own."""
     if _launch is None or not _launch.check:
         return
-    active = np.ones(ptrs.data.shape, bool) if mask is None else np.broadcast_to(mask.data.astype(bool), ptrs.data.shape)
+    # Triton 3.6 hands over a bare array with descriptors.
+    lanes = np.ones(1, bool) if mask is None else np.asarray(mask.data if isinstance(mask, TensorHandle) else mask)
+    active = np.broadcast_to(lanes.astype(bool), ptrs.data.shape)
     addresses = ptrs.data[active]
     width = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
     owner = _owner(ptrs)

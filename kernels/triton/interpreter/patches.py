@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import min_dot_size
+from triton.language.semantic import TritonSemantic
 from triton.runtime import autotuner, interpreter
 from triton.runtime.errors import InterpreterError
 
@@ -51,6 +52,7 @@ _KNOWN = {
     (interpreter.GridExecutor, "_init_args_hst"): ["self args_dev kwargs"],
     (interpreter.TensorDescHandle, "materialize_pointers"): ["self offsets"],
     (autotuner.Autotuner, "run"): ["self args kwargs"],
+    (TritonSemantic, "dot_scaled"): ["self lhs lhs_scale lhs_format rhs rhs_scale rhs_format +"],
     (interpreter, "_implicit_cvt"): ["arg"],
     (interpreter, "_patch_lang_tensor"): ["tensor +"],
     (interpreter, "_get_np_dtype"): ["tt_dtype"],
@@ -105,6 +107,7 @@ def _install() -> None:
             (interpreter.GridExecutor, "__call__", _call),
             (interpreter.GridExecutor, "_init_args_hst", _init_args_hst),
             (autotuner.Autotuner, "run", _run),
+            (TritonSemantic, "dot_scaled", _dot_scaled),
             (interpreter, "_implicit_cvt", _implicit_cvt),
             (interpreter, "_patch_lang_tensor", _patch_lang_tensor),
         ):
@@ -215,6 +218,24 @@ def _patch_lang_tensor(original: Callable[..., None]) -> Callable[..., None]:
         tensor.__index__ = lambda self: int(self.handle.data.item())
 
     return patch_lang_tensor
+
+
+class _FormatName(str):
+    """The name of a scaled format, which Triton 3.6 asks for its ``value`` as it would a constexpr."""
+
+    @property
+    def value(self) -> str:
+        return str(self)
+
+
+def _dot_scaled(original: Callable[..., Any]) -> Callable[..., Any]:
+    def dot_scaled(
+        self: Any, lhs: Any, lhs_scale: Any, lhs_format: Any, rhs: Any, rhs_scale: Any, rhs_format: Any, *rest: Any
+    ) -> Any:
+        left, right = (_FormatName(getattr(format, "value", format)) for format in (lhs_format, rhs_format))
+        return original(self, lhs, lhs_scale, left, rhs, rhs_scale, right, *rest)
+
+    return dot_scaled
 
 
 def _run(original: Callable[..., Any]) -> Callable[..., Any]:
