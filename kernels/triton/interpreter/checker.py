@@ -1,7 +1,7 @@
 """The checker: what a masked load leaves undefined is made to hurt, and no address may leave its tensor.
 
-Every pointer carries, in its type, the argument it was derived from (`owner`), so that an address is held to the tensor
-it belongs to and not only to some tensor of the launch. A view is held to its own elements, not to its storage. Pointers
+Every pointer carries, in its type, the argument it was derived from (`owner`), so an address is held to the tensor it
+belongs to and not only to some tensor of the launch. A view is held to its own elements, not to its storage. Pointers
 made from integers or loaded from memory, and blocks of pointers chosen from two arguments, may point into any tensor of
 the launch. What this cannot see: an address that is wrong but inside the right tensor.
 """
@@ -96,7 +96,9 @@ def check(builder: InterpreterBuilder, verb: str, ptrs: TensorHandle, mask: Tens
     start = f"kernel {_launch.kernel}, program {program}, lane {lane}: {verb}"
     if owner is None:
         names = ", ".join(extent.argument for extent in _launch.extents) or "none"
-        message = f"{start} address {int(addresses[first]):#x}, outside all tensors of the launch ({names}); {count} outside"
+        message = (
+            f"{start} address {int(addresses[first]):#x}, outside all tensors of the launch ({names}); {count} outside"
+        )
         raise OutOfBounds(message, _launch.kernel, None, None, program)
     index = int(owner.element(addresses)[first])
     hint = "mask the lane" if abs(index) < _LARGE_OFFSET else "an offset this large: .to(tl.int64) before multiplying"
@@ -105,7 +107,9 @@ def check(builder: InterpreterBuilder, verb: str, ptrs: TensorHandle, mask: Tens
 
 
 def create_masked_load(original: Callable[..., TensorHandle]) -> Callable[..., TensorHandle]:
-    def load(self, ptrs: TensorHandle, mask: TensorHandle, other: TensorHandle | None, *policy, **named) -> TensorHandle:
+    def load(
+        self, ptrs: TensorHandle, mask: TensorHandle, other: TensorHandle | None, *policy, **named
+    ) -> TensorHandle:
         check(self, "reads", ptrs, mask)
         if other is None and _launch is not None and _launch.check:
             dtype = ptrs.get_element_ty()
@@ -116,8 +120,8 @@ def create_masked_load(original: Callable[..., TensorHandle]) -> Callable[..., T
 
 
 def create_descriptor_load(original: Callable[..., TensorHandle]) -> Callable[..., TensorHandle]:
-    """TMA pads with zeros (or NaN if told), which is no undefined lane, so the padding is given as `other`; Triton's own
-    cannot make NaN of bf16, and 3.6 gives no `other` for zeros."""
+    """TMA pads with zeros (or NaN if told), which is no undefined lane: the padding is given as `other`. Triton's own
+    cannot make NaN of bf16."""
 
     def load(self, desc, indices, *policy) -> TensorHandle:
         ptrs, mask = desc.materialize_pointers(indices)

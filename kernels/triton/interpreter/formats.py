@@ -1,6 +1,6 @@
 """Small float formats as numpy arrays of bits: what a code means, and a number rounded once into a code.
 
-numpy has no bf16 and no fp8, so Triton's interpreter keeps them as uint16 and uint8. Rounding is to the nearest, ties to
+numpy has no bf16 and no fp8, so Triton's interpreter keeps them as uint16 and uint8. Rounding is to nearest, ties to
 even; fp8 saturates as `cvt.rn.satfinite` does on the GPU (infinity too becomes the largest finite number), bf16 and
 fp16 overflow to infinity. Every NaN becomes the format's one canonical NaN.
 """

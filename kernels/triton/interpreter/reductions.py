@@ -34,7 +34,7 @@ def min_max(self, input, val_reduce_op, idx_reduce_op=None):
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def sum(self, input):  # noqa: A001
+def sum(self, input):
     """Halfs, bf16 and fp8 are added as a tree of neighbours whose every sum is rounded, as on a GPU (there the order is
     the layout's); wider types by numpy."""
     numbers = values(input.handle)
@@ -59,7 +59,9 @@ def cumprod(self, input):
 def _scanned(self, input, op: np.ufunc):
     """Every prefix, each step rounded."""
     if input.dtype.name not in KEPT_AS_BITS:
-        return self.to_tensor(op.accumulate(input.handle.data, axis=self.axis, dtype=input.handle.data.dtype), input.dtype)
+        return self.to_tensor(
+            op.accumulate(input.handle.data, axis=self.axis, dtype=input.handle.data.dtype), input.dtype
+        )
     steps = np.moveaxis(input.handle.data.copy(), self.axis, 0)
     for i in range(1, len(steps)):
         steps[i] = _combined(op, steps[i - 1], steps[i], input.dtype)

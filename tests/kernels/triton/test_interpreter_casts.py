@@ -101,7 +101,9 @@ def test_float64_to_bf16_is_rounded_once() -> None:
 def test_whole_numbers_to_bf16() -> None:
     x = torch.arange(-512, 512, dtype=torch.int32) * 37
     assert same(cast(x, torch.bfloat16), x.to(torch.bfloat16))
-    assert torch.equal(cast(torch.arange(256, dtype=torch.int32).bfloat16(), torch.int32), torch.arange(256).bfloat16().int())
+    assert torch.equal(
+        cast(torch.arange(256, dtype=torch.int32).bfloat16(), torch.int32), torch.arange(256).bfloat16().int()
+    )
 
 
 def test_cutting_off_on_request() -> None:
@@ -125,7 +127,9 @@ def by_definition(x: float, mantissa: int, smallest_normal: int, largest: float)
 @pytest.mark.parametrize("format", [E4M3, E5M2, FP16, BF16], ids=lambda format: format.name)
 def test_encode_takes_the_nearest_number_of_the_format(format) -> None:
     generator = np.random.default_rng(0)
-    x = generator.choice([-1, 1], 2000) * 2.0 ** generator.uniform(format.min_exponent - 4, np.log2(format.largest) - 1, 2000)
+    x = generator.choice([-1, 1], 2000) * 2.0 ** generator.uniform(
+        format.min_exponent - 4, np.log2(format.largest) - 1, 2000
+    )
     got = encode(x, format)
     numbers = got.view(np.float16).astype(np.float64) if format is FP16 else decode(got, format).astype(np.float64)
     expected = [by_definition(each, format.mantissa, format.min_exponent, format.largest) for each in x]

@@ -99,7 +99,14 @@ def test_an_error_says_who_where_and_how_many() -> None:
     error = caught.value
     assert (error.kernel, error.argument, error.index, error.program) == ("_add_one", "x_ptr", 20, (2, 0, 0))
     text = str(error)
-    for said in ("kernel _add_one", "program (2, 0, 0)", "lane (4,)", "reads element 20 of x_ptr", "shape (20,)", "1 of 5"):
+    for said in (
+        "kernel _add_one",
+        "program (2, 0, 0)",
+        "lane (4,)",
+        "reads element 20 of x_ptr",
+        "shape (20,)",
+        "1 of 5",
+    ):
         assert said in text
 
 
@@ -136,7 +143,7 @@ def _row(cache_ptr, table_ptr, out_ptr, stride, WIDE: tl.constexpr, BLOCK: tl.co
 def test_an_offset_that_overflows_32_bits_is_caught() -> None:
     """As in a cache of more than 2^31 elements, of which only the first row is here."""
     cache, table, out = torch.arange(4.0), torch.tensor([3], dtype=torch.int32), torch.zeros(4)
-    with pytest.raises(OutOfBounds, match="to\\(tl.int64\\)") as caught:
+    with pytest.raises(OutOfBounds, match=r"to\(tl\.int64\)") as caught:
         _row[(1,)](cache, table, out, 2**30, WIDE=False, BLOCK=4)
     assert caught.value.index == 3 * 2**30 - 2**32
     with pytest.raises(OutOfBounds) as caught:

@@ -63,12 +63,16 @@ def scale_of(code: int) -> float:
 
 
 def codes_of(kind: str, rows: int, cols: int, seed: int) -> torch.Tensor:
-    """[rows, cols] codes, one a byte for e2m1 still; e5m2's without infinity and NaN, which have a test of their own."""
+    """[rows, cols] codes, one a byte for e2m1 still; without infinity and NaN, which have a test of their own."""
     generator = torch.Generator().manual_seed(seed)
     if kind in ("bf16", "fp16"):
         return torch.randn(rows, cols, generator=generator).to(torch.bfloat16 if kind == "bf16" else torch.float16)
     codes = torch.randint(0, 16 if kind == "e2m1" else 256, (rows, cols), generator=generator, dtype=torch.uint8)
-    infinite = {"e2m1": torch.zeros_like(codes, dtype=torch.bool), "e4m3": codes & 0x7F == 0x7F, "e5m2": codes & 0x7C == 0x7C}
+    infinite = {
+        "e2m1": torch.zeros_like(codes, dtype=torch.bool),
+        "e4m3": codes & 0x7F == 0x7F,
+        "e5m2": codes & 0x7C == 0x7C,
+    }
     return torch.where(infinite[kind], torch.full_like(codes, 0x35), codes)
 
 
@@ -147,7 +151,9 @@ def test_scale_0_is_two_to_minus_127_and_scale_255_is_nan() -> None:
     got, expected = scaled(a, a_scale, "e4m3", b, b_scale, "e2m1")
     assert got.isnan().any(1).tolist() == [row == 5 for row in range(M)] and got[5].isnan().all()
     kept = [row for row in range(M) if row != 5]
-    torch.testing.assert_close(got[kept].double(), expected[kept], rtol=2**-22, atol=1e-6 * expected[kept].abs().max().item())
+    torch.testing.assert_close(
+        got[kept].double(), expected[kept], rtol=2**-22, atol=1e-6 * expected[kept].abs().max().item()
+    )
     assert expected[0].abs().max() > 1
 
 
