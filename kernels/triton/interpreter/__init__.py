@@ -45,11 +45,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from kernels.triton.interpreter.checker import OutOfBounds
-    from kernels.triton.interpreter.patches import UnknownInterpreter
+from kernels.triton.interpreter.errors import OutOfBounds, UnknownInterpreter
 
 __all__ = ["OutOfBounds", "UnknownInterpreter", "faithful", "interpreting"]
 
@@ -72,24 +69,13 @@ def faithful(check: bool = True) -> Iterator[None]:
     if not interpreting():
         yield
         return
-    from kernels.triton.interpreter import patches
-
-    context = patches.Context(check)
+    try:
+        from kernels.triton.interpreter import launches, patches
+    except (ImportError, AttributeError) as missing:
+        raise UnknownInterpreter(str(missing)) from missing
+    context = launches.Context(check)
     patches.enter(context)
     try:
         yield
     finally:
         patches.leave(context)
-
-
-def __getattr__(name: str) -> Any:
-    """The two errors, whose modules import Triton, when they are asked for."""
-    if name == "OutOfBounds":
-        from kernels.triton.interpreter.checker import OutOfBounds
-
-        return OutOfBounds
-    if name == "UnknownInterpreter":
-        from kernels.triton.interpreter.patches import UnknownInterpreter
-
-        return UnknownInterpreter
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,24 +16,12 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from kernels.triton.interpreter.errors import OutOfBounds
 from kernels.triton.interpreter.extents import Extent, Launch
 from kernels.triton.interpreter.formats import KEPT_AS_BITS
 
 _LARGE_OFFSET = 2**30
 _GARBAGE = 0xA5
-
-
-class OutOfBounds(IndexError):
-    """A kernel read or wrote outside the tensors it was given. ``kernel`` and ``argument`` are names (``argument`` is
-    None where the pointer's origin is unknown); ``index`` is the element asked for, counted from the argument's first
-    in units of its elements (None with ``argument``); ``program`` is the place in the grid.
-    """
-
-    def __init__(
-        self, message: str, kernel: str, argument: str | None, index: int | None, program: tuple[int, ...]
-    ) -> None:
-        super().__init__(message)
-        self.kernel, self.argument, self.index, self.program = kernel, argument, index, program
 
 
 _launch: Launch | None = None  # the interpreter runs one kernel at a time: patches.py holds a lock meanwhile

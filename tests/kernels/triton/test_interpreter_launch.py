@@ -12,7 +12,7 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime import autotuner, interpreter
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.triton.interpreter import OutOfBounds, UnknownInterpreter, faithful, interpreting, patches
+from kernels.triton.interpreter import OutOfBounds, UnknownInterpreter, faithful, interpreting, launches, patches
 
 pytestmark = pytest.mark.skipif(not interpreting(), reason="the kernels are compiled: there is no interpreter to test")
 
@@ -34,7 +34,7 @@ OWNERS = (
 @pytest.fixture
 def outside(_faithful_interpreter) -> None:
     """The folder's own context closed for one test."""
-    (context,) = patches._contexts
+    (context,) = launches.contexts
     patches.leave(context)
     yield
     patches.enter(context)
@@ -44,6 +44,11 @@ def outside(_faithful_interpreter) -> None:
 def _double(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n) + tl.load(x_ptr + i, mask=i < n), mask=i < n)
+
+
+@triton.jit
+def _total(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    tl.store(out_ptr, tl.sum(tl.load(x_ptr + tl.arange(0, BLOCK))))
 
 
 def doubled(x: torch.Tensor) -> torch.Tensor:
@@ -65,6 +70,9 @@ def test_outside_nothing_is_changed(outside: None) -> None:
     with faithful():
         assert everything() != before
         doubled(torch.ones(10))
+        total = torch.zeros(1)
+        _total[(1,)](torch.ones(8), total, BLOCK=8)  # by a device function, after which Triton itself cleans up nothing
+        assert total.item() == 8
     assert everything() == before
     with pytest.raises(ZeroDivisionError), faithful():
         raise ZeroDivisionError
