@@ -107,9 +107,10 @@ def print_result(result: dict[str, Any]) -> None:
         if one.get("context"):
             print(f"{name}: {one['version']}; {one['threads']} threads; KV {one['kv_cache']}; {one['context']}")
     used = result["ceilings"]["used"]
+    ended = ", of which Ctrl-C left some out" if result["interrupted"] else ""
     print(f"read bandwidth {used['read_bandwidth'] / 1e9:.1f} GB/s, float32 matmul "
           f"{used['matmul_flops'] / 1e9:.0f} GFLOP/s, the higher of before and after; "
-          f"{result['config']['rounds']} rounds, systems loaded {result['loaded']}")  # fmt: skip
+          f"{result['config']['rounds']} rounds{ended}, systems loaded {result['loaded']}")  # fmt: skip
     if result["others"] > BUSY:
         print(f"other programs took up to {result['others']:.0%} of the processors during a run: "
               "measure again on a quiet machine before you believe a ratio")  # fmt: skip

@@ -72,17 +72,19 @@ void test_crew() {
 #endif
 }
 
-// Two threads count in the same plain number, each in a piece that waits for the other.
+// Two threads count in the same plain number, each in a piece that waits for the other; often, for a race may pass unseen.
 void seeded_race() {
     int count = 0;
-    std::atomic<int> there{0};
-    carry_out({[&](Share& share) {
-                  share.take(2, 1, [&](int i, int) {
-                      there.fetch_add(1);
-                      while (there.load() < 2) std::this_thread::yield();
-                      for (int k = 0; k < 1000; k++) count += i + k;
-                  });
-              }},
-              2);
+    for (int turn = 0; turn < 100; turn++) {
+        std::atomic<int> there{0};
+        carry_out({[&](Share& share) {
+                      share.take(2, 1, [&](int i, int) {
+                          there.fetch_add(1);
+                          while (there.load() < 2) std::this_thread::yield();
+                          for (int k = 0; k < 1000; k++) count += i + k;
+                      });
+                  }},
+                  2);
+    }
     std::printf("%d\n", count);
 }

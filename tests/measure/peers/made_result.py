@@ -34,6 +34,7 @@ def made_result(names: str = "abcd", systems: tuple[str, ...] = tuple(PRECISIONS
     pairs = [(a, b) for a in systems if a in OURS for b in systems if b not in OURS]
     return {
         "benchmark": "peers",
+        "interrupted": False,
         "systems": described | {"fast": {"error": "quantization='fast' is not supported yet"}},
         "workload": {job.name: job.describe() for job in asked},
         "results": results,

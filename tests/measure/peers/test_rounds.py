@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from workbench.measure.peers.process import Worker
 from workbench.measure.peers.rounds import Found, Rounds, figures, ratio, same_tokens
 from workbench.measure.peers.systems import System
 from workbench.measure.peers.workloads import Job, jobs
@@ -24,6 +25,7 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.folder, self.diary, self.said = folder, folder / "diary", []
         self.diary.touch()
+        self.say = self.said.append
 
     def system(self, name, ours=False, **options):
         options = {"name": name, "diary": str(self.diary), "threads": 1, **options}
@@ -33,7 +35,7 @@ class Stage:
     def run(self, systems, jobs, rounds=1, together=True, timeout=30.0):
         scratch = self.folder / "scratch"
         scratch.mkdir()
-        took = Rounds(systems, jobs, rounds, timeout, scratch, [5, 6, 7], self.said.append)
+        took = Rounds(systems, jobs, rounds, timeout, scratch, [5, 6, 7], self.say)
         took.run(together)
         assert not list(scratch.glob("*.npy")), "logits are large: none may be left behind"
         return took
@@ -64,6 +66,47 @@ def test_in_turn_one_system_does_all_its_work_before_the_next_is_loaded(stage):
     first = ["none load", "none logits", "none run 1", "none run 2", "x load", "x logits", "x run 1", "x run 2"]
     assert stage.notes == first + [note for note in first if "logits" not in note]
     assert took.found["x"].kl is not None and None not in took.found["x"].runs["b"]
+
+
+def interrupting(said, words):
+    def say(line):
+        said.append(line)
+        if words in line:
+            raise KeyboardInterrupt
+
+    return say
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_was_measured_until_an_interrupt_is_kept(stage, together):
+    stage.say = interrupting(stage.said, "round 2/3 (a) none")
+    took = stage.run([stage.system("none", ours=True), stage.system("x")], [STREAM], rounds=3, together=together)
+    assert [run is None for run in took.found["none"].runs["a"]] == [False, False, True]
+    assert figures(took.found["none"], STREAM)["median"] > 0 and "interrupted" in stage.said[-1]
+    assert took.interrupted
+
+
+def test_a_second_interrupt_leaves_no_halted_worker_behind(stage, monkeypatch):
+    """A halted process would stay for ever: it does not notice that nobody is there."""
+    closed, close = [], Worker.close
+
+    def interrupted_once(worker, patience=0):
+        close(worker, patience)
+        closed.append(worker)
+        if len(closed) == 1:
+            raise KeyboardInterrupt
+
+    stage.say = interrupting(stage.said, "round 1/3 (a) x")
+    monkeypatch.setattr(Worker, "close", interrupted_once)
+    with pytest.raises(KeyboardInterrupt):
+        stage.run([stage.system("none", ours=True), stage.system("x")], [STREAM], rounds=3)
+    assert len(closed) == 2
+
+
+def test_an_interrupt_before_anything_was_measured_ends_it(stage):
+    stage.say = interrupting(stage.said, "loading x")
+    with pytest.raises(KeyboardInterrupt):
+        stage.run([stage.system("none", ours=True), stage.system("x")], [STREAM])
 
 
 def test_figures_are_medians_and_ratios_are_taken_within_rounds(stage):

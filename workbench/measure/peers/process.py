@@ -105,11 +105,13 @@ class Worker:
             self.go()
             if self._process.stdin is not None:
                 self._process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=patience)
-        # Its children may be there when it is gone.
-        self._signal(signal.SIGKILL)
-        self._process.wait()
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=patience)
+        finally:  # also where Ctrl-C ends the waiting
+            # Its children may be there when it is gone.
+            self._signal(signal.SIGKILL)
+            self._process.wait()
 
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError, PermissionError):

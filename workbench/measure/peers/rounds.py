@@ -6,6 +6,7 @@ allow that, each is loaded in turn within a round, and does all workloads before
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import time
@@ -78,19 +79,27 @@ class Rounds:
         self.systems, self.jobs, self.rounds, self.timeout = list(systems), list(jobs), rounds, timeout
         self.scratch, self.quality_ids, self.say = scratch, list(quality_ids), say
         self.found = {system.name: Found(runs={job.name: [None] * rounds for job in jobs}) for system in systems}
+        self.interrupted = False
+        """Whether Ctrl-C ended `run` before all rounds were taken."""
         self._workers: dict[str, Worker] = {}
         self._reference: Any = None
 
     def run(self, together: bool) -> None:
-        """All rounds. Whatever happens, no worker is left behind."""
+        """All rounds, or those until Ctrl-C. Whatever happens, no worker is left behind."""
         try:
             if together:
                 self._together()
             else:
                 self._in_turn()
+        except KeyboardInterrupt:
+            if not any(run for found in self.found.values() for runs in found.runs.values() for run in runs):
+                raise
+            self.interrupted = True
+            self.say("interrupted: what was measured until now is reported")
         finally:
-            for worker in self._workers.values():
-                worker.close(patience=0)
+            with contextlib.ExitStack() as stack:  # goes on with the others if a second Ctrl-C meets one
+                for worker in self._workers.values():
+                    stack.callback(worker.close, patience=0)
 
     def _together(self) -> None:
         for system in self.systems:

@@ -76,6 +76,7 @@ def run(
     return told | {
         "benchmark": "peers",
         "schema_version": SCHEMA_VERSION,
+        "interrupted": measured.interrupted,
         "loaded": _loaded(together),
         "config": {"model": model, "rounds": rounds, "threads": request.threads, "seed": seed},
         "provenance": provenance(torch.device("cpu")) | {"threads": request.threads},

@@ -67,6 +67,7 @@ def serve(load: Callable[..., System]) -> None:
     # Libraries print to standard output as they like: it is theirs, and goes where their errors go.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # so it stands in the log as it happens
     _end_with_the_driver()
     system: System | None = None
     for line in sys.stdin:
