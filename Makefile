@@ -1,6 +1,6 @@
 # The environment is .venv in this folder. `make lab` and `make test` set up what is missing.
 .DEFAULT_GOAL := help
-.PHONY: help setup env lab open test lint imports format slow proof gpu notebooks artifacts clean
+.PHONY: help setup env lab open test lint imports format slow proof gpu inspect triton36 notebooks artifacts clean
 
 EXTRAS ?= dev
 PY := .venv/bin/python
@@ -8,7 +8,7 @@ PY := .venv/bin/python
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup:  ## the environment and the default model, then the doctor
 	@.ci/setup.sh $(EXTRAS)
@@ -48,6 +48,13 @@ proof: env  ## the long demonstrations, with one table at the end
 gpu:  ## (not built yet)
 	@echo "make gpu: not built yet: it will run \`workbench bench gpu\`, the measurements on a CUDA device" >&2; exit 1
 
+inspect: env triton36  ## registers, spills, matrix instructions of each Triton kernel, on both Tritons (ARGS=--check)
+	$(PY) -m kernels.inspect $(ARGS)
+	.triton36/bin/python -m kernels.inspect $(ARGS)
+
+triton36: env  ## the oldest Triton that the kernels run on, in .triton36
+	@.ci/triton36.sh
+
 notebooks: env  ## run every notebook and write its outputs (one only, or a look: make notebooks ARGS="03 --check")
 	$(PY) -m workbench.lab.write $(ARGS)
 
@@ -55,5 +62,5 @@ artifacts:  ## (not built yet)
 	@echo "make artifacts: not built yet: it will make and keep the slow results that notebooks show" >&2; exit 1
 
 clean:  ## remove the environment and all caches (models stay)
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .triton36 build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find workbench kernels tests notebooks -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf

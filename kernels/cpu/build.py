@@ -57,7 +57,7 @@ def _build() -> ctypes.CDLL:
     if compiler is None:
         raise CannotBuild("no C++ compiler found (c++ or g++)")
     command = [compiler, *FLAGS, *BUILDS[build]]
-    target = _home() / "kernels" / f"{build}-{digest(*command)[:16]}.so"
+    target = home() / "kernels" / f"{build}-{digest(*command)[:16]}.so"
     if not target.exists():
         _compile(command, target)
     try:
@@ -114,7 +114,8 @@ def _run(command: list[str]) -> None:
         raise CannotBuild(f"{command[0]} failed: {reason}")
 
 
-def _home() -> Path:
+def home() -> Path:
+    """Where everything that is made once and used again is kept."""
     own = os.environ.get("WORKBENCH_HOME")
     return (
         Path(own).expanduser()
