@@ -2,12 +2,13 @@
 
 ``reference`` is plain PyTorch and *is* the definition; the others must agree with it under the same tests. Every
 operation takes ``maker="auto"|"reference"|"triton"|"cpu"``; ``auto`` takes the fastest maker there is for the device of
-its tensors. This package imports nothing of ``workbench``.
+its tensors. This package imports nothing of ``workbench``, and Triton only when one of its kernels is asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -20,19 +21,23 @@ from kernels.cpu import sampling as cpu_sampling
 from kernels.cpu.build import cannot_run
 from kernels.cpu.native import suits
 from kernels.reference.weights import Weight
+from kernels.triton import launch
 
 MAKERS = ("reference", "triton", "cpu")
-_OPERATIONS: dict[str, dict[str, Callable[..., Any]]] = {
+_OPERATIONS: dict[str, dict[str, Callable[..., Any] | str]] = {
     "embedding": {"reference": reference.embedding, "cpu": cpu_linear.embedding},
-    "linear": {"reference": reference.linear, "cpu": cpu_linear.linear},
-    "rms_norm": {"reference": reference.rms_norm, "cpu": cpu_layers.rms_norm},
+    "linear": {"reference": reference.linear, "triton": "matmul", "cpu": cpu_linear.linear},
+    "matmul": {"reference": reference.matmul, "triton": "matmul"},
+    "rms_norm": {"reference": reference.rms_norm, "triton": "norm", "cpu": cpu_layers.rms_norm},
     "rotary_embedding": {"reference": reference.rotary_embedding},
-    "rope_and_write": {"reference": reference.rope_and_write, "cpu": cpu_layers.rope_and_write},
-    "silu_mul": {"reference": reference.silu_mul, "cpu": cpu_layers.silu_mul},
+    "rope_and_write": {"reference": reference.rope_and_write, "triton": "rope", "cpu": cpu_layers.rope_and_write},
+    "silu_mul": {"reference": reference.silu_mul, "triton": "activation", "cpu": cpu_layers.silu_mul},
+    "softmax": {"reference": reference.softmax, "triton": "softmax"},
     "write_kv": {"reference": reference.write_kv},
     "paged_attention": {"reference": reference.paged_attention, "cpu": cpu_attention.paged_attention},
-    "sample": {"reference": reference.sample, "cpu": cpu_sampling.sample},
+    "sample": {"reference": reference.sample, "triton": "sampling", "cpu": cpu_sampling.sample},
 }
+"""A maker's function, or in which module of `kernels.triton` it stands under the operation's name."""
 
 
 def operations() -> list[str]:
@@ -44,18 +49,30 @@ def available(op: str) -> list[str]:
     """The makers of an operation that can run here. Raises ValueError for an unknown one."""
     if op not in _OPERATIONS:
         raise ValueError(f"unknown operation {op!r}; there are {', '.join(_OPERATIONS)}")
-    return [maker for maker in _OPERATIONS[op] if maker != "cpu" or not cannot_run()]
+    runs = {"reference": lambda: True, "triton": launch.runs_here, "cpu": lambda: not cannot_run()}
+    return [maker for maker in _OPERATIONS[op] if runs[maker]()]
 
 
-def _maker(op: str, maker: str, on_cpu: bool = False) -> Callable[..., Any]:
-    """``on_cpu``: whether the C++ kernel can take this call, so that ``auto`` takes it."""
-    made = _OPERATIONS[op]
+def _maker(op: str, maker: str, on_cpu: bool = False, on_gpu: bool = False) -> Callable[..., Any]:
+    """``on_cpu``, ``on_gpu``: whether the C++ or the Triton kernel can take this call, so that ``auto`` takes it."""
     if maker == "auto":
-        return made["cpu" if on_cpu else "reference"]
-    if maker not in made:
+        maker = "triton" if on_gpu else "cpu" if on_cpu else "reference"
+    if maker not in _OPERATIONS[op]:
         known = "is not built for it yet" if maker in MAKERS else f"is no maker; makers are auto, {', '.join(MAKERS)}"
-        raise ValueError(f"{op}: maker {maker!r} {known}; there is {', '.join(made)}")
-    return made[maker]
+        raise ValueError(f"{op}: maker {maker!r} {known}; there is {', '.join(_OPERATIONS[op])}")
+    return _function(op, maker)
+
+
+def _function(op: str, maker: str) -> Callable[..., Any]:
+    made = _OPERATIONS[op][maker]
+    if isinstance(made, str):
+        made = getattr(import_module(f"kernels.triton.{made}"), op)
+    return made
+
+
+def _on_gpu(op: str, x: torch.Tensor, *others: Any) -> bool:
+    """Whether x lies on a GPU and the Triton kernel has nothing against these arguments."""
+    return launch.suits(x) and not import_module(f"kernels.triton.{_OPERATIONS[op]['triton']}").refusal(x, *others)
 
 
 def embedding(weight: Weight, token_ids: torch.Tensor, *, maker: str = "auto") -> torch.Tensor:
@@ -71,8 +88,20 @@ def linear(
     *,
     maker: str = "auto",
 ) -> torch.Tensor:
-    """See `kernels.reference.linear`."""
+    """See `kernels.reference.linear`. On a GPU ``auto`` stays with the vendor's library, which torch calls."""
     return _maker("linear", maker, suits(x) if bias is None else suits(x, bias))(x, weight, bias, activation_bits)
+
+
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str = "none",
+    *,
+    maker: str = "auto",
+) -> torch.Tensor:
+    """See `kernels.reference.matmul`."""
+    return _maker("matmul", maker, on_gpu=_on_gpu("matmul", a, b, bias, activation))(a, b, bias, activation)
 
 
 def rms_norm(
@@ -84,7 +113,8 @@ def rms_norm(
     maker: str = "auto",
 ) -> torch.Tensor:
     """See `kernels.reference.rms_norm`."""
-    return _maker("rms_norm", maker, suits(x, weight))(x, weight, eps, residual)
+    made = _maker("rms_norm", maker, suits(x, weight), _on_gpu("rms_norm", x, weight, residual))
+    return made(x, weight, eps, residual)
 
 
 def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, maker: str = "auto") -> None:
@@ -94,7 +124,12 @@ def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, m
 
 def silu_mul(gate_up: torch.Tensor, *, maker: str = "auto") -> torch.Tensor:
     """See `kernels.reference.silu_mul`."""
-    return _maker("silu_mul", maker, suits(gate_up))(gate_up)
+    return _maker("silu_mul", maker, suits(gate_up), _on_gpu("silu_mul", gate_up))(gate_up)
+
+
+def softmax(x: torch.Tensor, *, maker: str = "auto") -> torch.Tensor:
+    """See `kernels.reference.softmax`."""
+    return _maker("softmax", maker, on_gpu=_on_gpu("softmax", x))(x)
 
 
 def rope_and_write(
@@ -111,8 +146,8 @@ def rope_and_write(
     maker: str = "auto",
 ) -> None:
     """See `kernels.reference.rope_and_write`."""
-    made = _maker("rope_and_write", maker, suits(qkv))
-    made(qkv, positions, cos, sin, slots, cache, q_norm, k_norm, eps)
+    tensors = (qkv, positions, cos, sin, slots, cache, q_norm, k_norm)
+    _maker("rope_and_write", maker, suits(qkv), _on_gpu("rope_and_write", *tensors))(*tensors, eps)
 
 
 def write_kv(kv: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor, *, maker: str = "auto") -> None:
@@ -147,4 +182,5 @@ def sample(
     maker: str = "auto",
 ) -> torch.Tensor:
     """See `kernels.reference.sample`."""
-    return _maker("sample", maker, cpu_sampling.suits(logits))(logits, temperature, top_k, top_p, min_p, u)
+    made = _maker("sample", maker, cpu_sampling.suits(logits), _on_gpu("sample", logits))
+    return made(logits, temperature, top_k, top_p, min_p, u)

@@ -100,12 +100,12 @@ def test_options_take_effect(folder: Path) -> None:
 def test_the_sampling_backend_takes_effect_and_changes_no_token(folder: Path) -> None:
     params = SamplingParams(temperature=0.8, top_p=0.9, seed=3, max_tokens=12, ignore_eos=True)
     answers = []
-    for backend, maker in (("auto", "cpu"), ("cpu", "cpu"), ("torch", "reference")):
+    for backend, maker in (("auto", "cpu"), ("cpu", "cpu"), ("torch", "reference"), ("triton", "triton")):
         llm = open_llm(folder, sampling_backend=backend)
         assert llm.runner.sampling_maker == maker
         answers.append(llm.generate([[1, 2, 3], [9, 8]], params, use_tqdm=False))
     tokens = [[one.token_ids for one in answer] for answer in answers]
-    assert tokens[0] == tokens[1] == tokens[2]
+    assert tokens[0] == tokens[1] == tokens[2] == tokens[3]
 
 
 def test_dummy_weights_are_the_same_by_seed() -> None:

@@ -139,7 +139,7 @@ class EngineConfig:
         unbuilt=("flex", "triton", "flashinfer", "fa3", "flash_attn", "xformers", "flashmla"),
     )
     sampling_backend: str = _option(
-        "auto", "who samples", choices=("auto", "torch", "cpu"), unbuilt=("triton", "flashinfer")
+        "auto", "who samples", choices=("auto", "torch", "cpu", "triton"), unbuilt=("flashinfer",)
     )
     quantization: str = _option(
         "auto",

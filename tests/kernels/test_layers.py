@@ -12,6 +12,7 @@ import torch
 
 import kernels
 from kernels.reference.weights import float_weight
+from kernels.triton import launch
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -85,18 +86,19 @@ def test_write_kv_converts_to_the_cache_s_dtype() -> None:
 
 
 OPERATIONS = [
-    "embedding", "linear", "rms_norm", "rotary_embedding", "rope_and_write", "silu_mul", "write_kv", "paged_attention",
-    "sample",
+    "embedding", "linear", "matmul", "rms_norm", "rotary_embedding", "rope_and_write", "silu_mul", "softmax", "write_kv",
+    "paged_attention", "sample",
 ]  # fmt: skip
 ONE = torch.ones(1, 2, 2)
 CALLS = {
     "embedding": lambda maker: kernels.embedding(float_weight(ONE[0]), torch.tensor([1]), maker=maker),
     "linear": lambda maker: kernels.linear(ONE[0], float_weight(ONE[0]), maker=maker),
+    "matmul": lambda maker: kernels.matmul(torch.ones(1, 32), torch.ones(32, 2), maker=maker),
     "rope_and_write": lambda maker: kernels.rope_and_write(
         torch.ones(1, 6),
         torch.tensor([0]),
-        ONE[0, :, :1],
-        ONE[0, :, :1],
+        torch.ones(2, 1),
+        torch.ones(2, 1),
         torch.tensor([0]),
         torch.zeros(1, 1, 2, 1, 2),
         maker=maker,
@@ -104,6 +106,7 @@ CALLS = {
     "rms_norm": lambda maker: kernels.rms_norm(ONE, torch.ones(2), 1e-5, maker=maker),
     "rotary_embedding": lambda maker: kernels.rotary_embedding(ONE.clone(), ONE[:, 0, :1], ONE[:, 0, :1], maker=maker),
     "silu_mul": lambda maker: kernels.silu_mul(ONE, maker=maker),
+    "softmax": lambda maker: kernels.softmax(ONE, maker=maker),
     "write_kv": lambda maker: kernels.write_kv(
         torch.ones(1, 2, 1, 2), torch.zeros(1, 1, 2, 1, 2), torch.tensor([0]), maker=maker
     ),
@@ -120,7 +123,7 @@ def test_makers_by_name(op: str) -> None:
         CALLS[op](maker)
     with pytest.raises(ValueError, match=f"{op}: maker 'cuda' is no maker; makers are auto, reference, triton, cpu"):
         CALLS[op]("cuda")
-    for maker in set(kernels.MAKERS) - set(kernels.available(op)):
+    for maker in set(kernels.MAKERS) - set(kernels._OPERATIONS[op]):
         with pytest.raises(ValueError, match=f"{op}: maker '{maker}' is not built for it yet"):
             CALLS[op](maker)
 
@@ -136,9 +139,28 @@ def test_auto_takes_the_definition_for_what_the_kernels_refuse() -> None:
     assert kernels.silu_mul(half).dtype is kernels.rms_norm(half, half[0], 1e-5).dtype is torch.float16
 
 
+@pytest.mark.parametrize("op", [op for op in OPERATIONS if "triton" in kernels._OPERATIONS[op]])
+def test_triton_says_where_it_runs(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "interpreted", lambda: False)
+    with pytest.raises(ValueError, match=f"(?s){'matmul' if op == 'linear' else op} in Triton: .*TRITON_INTERPRET=1"):
+        CALLS[op]("triton")
+
+
+def test_auto_on_a_gpu_takes_triton_unless_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told that a tensor of this CPU lies on a GPU, it takes the kernel that a GPU would run."""
+    taken = []
+    monkeypatch.setattr(launch, "suits", lambda x: True)
+    monkeypatch.setattr(kernels, "_function", lambda op, maker: taken.append(maker) or (lambda *args: torch.ones(1)))
+    for op in ("matmul", "rms_norm", "rope_and_write", "silu_mul", "softmax", "sample"):
+        CALLS[op]("auto")
+    assert taken == ["triton"] * 6
+    kernels.softmax(torch.ones(2, 2, dtype=torch.float64))
+    assert taken[-1] == "reference"
+
+
 def test_an_unknown_operation_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="unknown operation 'softmax'; there are embedding, linear, "):
-        kernels.available("softmax")
+    with pytest.raises(ValueError, match="unknown operation 'convolution'; there are embedding, linear, "):
+        kernels.available("convolution")
 
 
 def test_every_operation_is_in_the_list() -> None:
@@ -148,7 +170,8 @@ def test_every_operation_is_in_the_list() -> None:
 def test_front_and_makers_have_one_signature() -> None:
     """The front adds ``maker`` to the definition and nothing else. Other makers agree in names, order, kinds and
     defaults, and take at least its types."""
-    assert not [op for op in OPERATIONS if signatures_differ(getattr(kernels, op), kernels._OPERATIONS[op])]
+    made = {op: {maker: kernels._function(op, maker) for maker in kernels._OPERATIONS[op]} for op in OPERATIONS}
+    assert not [op for op in OPERATIONS if signatures_differ(getattr(kernels, op), made[op])]
 
     def front(q: list[int], *, window: int | None = None, maker: str = "auto") -> None: ...
     def default(q: list[int], *, window: int | None = 1) -> None: ...

@@ -21,6 +21,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from kernels.reference import sampling as reference_sampling
+from kernels.triton import launch
 from tests.model.bare_runner import open_runner, request
 from tests.model.fake_recorder import FakeRecorder, FixedShapes
 from workbench.attention import sdpa
@@ -168,8 +169,9 @@ def outcome(seeded: AbstractContextManager[Any], backends: Iterable[str]) -> str
 def main() -> None:
     if len(sys.argv) > 1:
         ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
-    found = {"true code": outcome(nullcontext(), ON_GPU)}
-    print(json.dumps(found | {name: outcome(seeded(), ["sdpa"]) for name, seeded in BUGS.items()}))
+    with patch.object(launch, "suits", lambda x: False):  # no kernel can be launched on tensors that hold nothing
+        found = {"true code": outcome(nullcontext(), ON_GPU)}
+        print(json.dumps(found | {name: outcome(seeded(), ["sdpa"]) for name, seeded in BUGS.items()}))
 
 
 if __name__ == "__main__":

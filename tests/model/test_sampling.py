@@ -17,6 +17,7 @@ from transformers.generation.logits_process import (
 )
 
 from kernels.cpu import build
+from kernels.triton import launch
 from workbench.errors import UsageError
 from workbench.model.sampling import sample, sampling_maker, uniform
 from workbench.sampling_params import SamplingParams
@@ -226,9 +227,14 @@ def test_uniform_takes_large_and_equal_arguments() -> None:
 def test_who_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     assert [sampling_maker(name, cpu) for name in ("auto", "torch", "cpu")] == ["cpu", "reference", "cpu"]
+    monkeypatch.setattr(launch, "cannot_run", lambda device: "torch finds no CUDA GPU here")
     assert [sampling_maker(name, cuda) for name in ("auto", "torch")] == ["reference", "reference"]
     with pytest.raises(UsageError, match="sampling_backend='cpu' cannot serve this model: it runs on CPUs and the"):
         sampling_maker("cpu", cuda)
+    monkeypatch.setattr(launch, "cannot_run", lambda device: "" if device.type == "cuda" else "it runs on GPUs")
+    assert [sampling_maker(name, cuda) for name in ("auto", "torch", "triton")] == ["triton", "reference", "triton"]
+    with pytest.raises(UsageError, match="sampling_backend='triton' cannot serve this model: it runs on GPUs; use"):
+        sampling_maker("triton", cpu)
     monkeypatch.setenv("WORKBENCH_CPU_KERNELS", "none")
     build._library.cache_clear()
     try:

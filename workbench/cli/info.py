@@ -66,5 +66,5 @@ def kernels(args: argparse.Namespace) -> None:
         print(json.dumps(makers))
         return
     reason = cannot_run()
-    note = f"The C++ kernels do not run here: {reason}." if reason else "On a CPU, auto takes cpu where it is named."
+    note = f"The C++ kernels do not run here: {reason}." if reason else "auto takes cpu on a CPU and triton on a GPU."
     print(Table(("operation", "makers"), [(op, ", ".join(names)) for op, names in makers.items()], note))

@@ -21,6 +21,9 @@ def _operations(llm: LLM) -> list[str]:
 
     device = llm.runner.decoder.device.type
     if device != "cpu":
+        ours = [op for op in kernels.operations() if device == "cuda" and "triton" in kernels.available(op)]
+        if ours:
+            return ["operations", "Triton kernels, else PyTorch", f"the model is on {device}: {', '.join(ours)}"]
         return ["operations", "plain PyTorch", f"the model is on {device}, and the C++ kernels are for CPUs"]
     if reason := cannot_run():
         return ["operations", "plain PyTorch", f"the C++ kernels do not run: {reason}"]

@@ -12,6 +12,7 @@ import torch
 
 import kernels
 from kernels.cpu.build import cannot_run
+from kernels.triton import launch
 from workbench.errors import UsageError
 from workbench.model.penalties import adjust
 from workbench.plan import RequestView
@@ -22,11 +23,16 @@ _MASK = (1 << 64) - 1
 def sampling_maker(name: str, device: torch.device) -> str:
     """Which maker of `kernels.sample` a ``sampling_backend`` that `EngineConfig` has let through means.
 
-    ``auto``: our own C++ kernel on a CPU with a compiler, else torch. Raises UsageError for ``cpu`` where it cannot
-    run.
+    ``auto``: our own kernel, in C++ on a CPU with a compiler, in Triton on a GPU; else torch. Raises UsageError for
+    ``cpu`` and ``triton`` where they cannot run.
     """
     if name == "torch":
         return "reference"
+    if name == "triton" or (name == "auto" and device.type == "cuda"):
+        reason = launch.cannot_run(device)
+        if name == "triton" and reason:
+            raise UsageError(f"sampling_backend='triton' cannot serve this model: {reason}; use 'torch' or 'auto'")
+        return "reference" if reason else "triton"
     # Asking may compile the kernel, so it is asked only where the answer counts.
     reason = f"it runs on CPUs and the model is on {device}" if device.type != "cpu" else cannot_run()
     if name == "cpu" and reason:
