@@ -16,7 +16,7 @@ from kernels.reference.matmul import ACTIVATIONS
 from kernels.reference.weights import Weight
 from kernels.triton.activation import silu
 from kernels.triton.launch import FLOATS, require
-from kernels.triton.variants import Variant
+from kernels.triton.variants import ARCHS, Variant
 
 
 @triton.jit
@@ -127,7 +127,7 @@ def matmul(
     grid = (triton.cdiv(m, chosen.BLOCK_M) * triton.cdiv(n, chosen.BLOCK_N),)
     _matmul[grid](
         a, b, bias, out, m, n, k, *a.stride(), *b.stride(), ACTIVATION=activation,
-        PRECISION=_precision(a.dtype), WHOLE_K=k % chosen.BLOCK_K == 0, **chosen._asdict(),
+        PRECISION="ieee" if a.dtype == torch.float32 else "tf32", WHOLE_K=k % chosen.BLOCK_K == 0, **chosen._asdict(),
     )  # fmt: skip
     return out
 
@@ -140,10 +140,6 @@ def linear(
     return matmul(x, weight.data.T, bias)
 
 
-def _precision(dtype: torch.dtype) -> str:
-    return "ieee" if dtype == torch.float32 else "tf32"
-
-
 def _capability(device: torch.device) -> int:
     """Of the GPU, as in sm_90; where kernels are interpreted, the least."""
     if device.type != "cuda":
@@ -154,42 +150,31 @@ def _capability(device: torch.device) -> int:
 
 def variants() -> list[Variant]:
     """bfloat16 by a weight ``[n, k]`` with bias and SiLU, for few, some and many rows, and float32."""
-    listed = [
-        (f"{name}-{rows}-rows", types[dtype], dtype, config(rows, dtype, int(arch[3:])), arch)
-        for name, dtype, rows in (
-            ("bf16", torch.bfloat16, 16), ("bf16", torch.bfloat16, 64), ("bf16", torch.bfloat16, 4096),
-            ("fp32", torch.float32, 4096),
-        )
-        for types in ({torch.bfloat16: "*bf16", torch.float32: "*fp32"},)
-        for arch in ("sm_80", "sm_90", "sm_100")
-    ]  # fmt: skip
-    by_config: dict[tuple[str, str, torch.dtype, Config], list[str]] = {}
-    for name, pointer, dtype, chosen, arch in listed:
-        by_config.setdefault((name, pointer, dtype, chosen), []).append(arch)
-    made = []
-    for (name, pointer, dtype, chosen), archs in by_config.items():
-        tile = chosen._asdict()
-        warps, stages = tile.pop("num_warps"), tile.pop("num_stages")
-        wants = ["cp.async"]
-        if dtype != torch.float32:
-            wants += ["mma"] + (["wgmma"] if chosen.BLOCK_M >= 64 and "sm_90" in archs else [])
-        made.append(
-            Variant(
-                name=f"{name}-{chosen.BLOCK_M}x{chosen.BLOCK_N}x{chosen.BLOCK_K}",
-                kernel=_matmul,
-                signature={
-                    **dict.fromkeys(("a_ptr", "b_ptr", "bias_ptr", "out_ptr"), pointer),
-                    **dict.fromkeys(("m", "n", "k", "a_row", "b_column"), "i32"),
-                },
-                constexprs={
-                    "a_column": 1, "b_row": 1, "ACTIVATION": "silu", "PRECISION": _precision(dtype), "WHOLE_K": True,
-                    **tile,
-                },
-                divisible_by_16=("a_ptr", "b_ptr", "bias_ptr", "out_ptr", "n", "k", "a_row", "b_column"),
-                num_warps=warps,
-                num_stages=stages,
-                archs=tuple(archs),
-                wants=tuple(wants),
-            )  # fmt: skip
-        )
-    return made
+    kinds = [("bf16", torch.bfloat16, 16), ("bf16", torch.bfloat16, 64), ("bf16", torch.bfloat16, 4096)]
+    kinds += [("fp32", torch.float32, 4096)]
+    chosen_on: dict[tuple[str, int, Config], list[str]] = {}
+    for name, dtype, rows in kinds:
+        for arch in ARCHS:
+            chosen_on.setdefault((name, rows, config(rows, dtype, int(arch[3:]))), []).append(arch)
+    return [_variant(*kind, tuple(archs)) for kind, archs in chosen_on.items()]
+
+
+def _variant(dtype: str, rows: int, chosen: Config, archs: tuple[str, ...]) -> Variant:
+    tile = chosen._asdict()
+    warps, stages = tile.pop("num_warps"), tile.pop("num_stages")
+    wants = ["cp.async", "ldg.128"] + (["mma"] if dtype == "bf16" else [])
+    if dtype == "bf16" and chosen.BLOCK_M >= 64:
+        wants += [want for want, arch in (("wgmma", "sm_90"), ("tcgen05", "sm_100")) if arch in archs]
+    pointers = ("a_ptr", "b_ptr", "bias_ptr", "out_ptr")
+    known = {"a_column": 1, "b_row": 1, "ACTIVATION": "silu", "WHOLE_K": True}
+    return Variant(
+        name=f"{dtype}-{rows}-rows-{chosen.BLOCK_M}x{chosen.BLOCK_N}x{chosen.BLOCK_K}",
+        kernel=_matmul,
+        signature=dict.fromkeys(pointers, f"*{dtype}") | dict.fromkeys(("m", "n", "k", "a_row", "b_column"), "i32"),
+        constexprs={**known, "PRECISION": "tf32" if dtype == "bf16" else "ieee", **tile},
+        divisible_by_16=(*pointers, "n", "k", "a_row", "b_column"),
+        num_warps=warps,
+        num_stages=stages,
+        archs=archs,
+        wants=tuple(wants),
+    )

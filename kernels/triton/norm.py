@@ -86,6 +86,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.
 
 def variants() -> list[Variant]:
     """Widths of common models; bfloat16 with the residual, which is what a decoder launches."""
+    pointers, strides = ("x_ptr", "residual_ptr", "weight_ptr", "out_ptr"), ("x_stride", "residual_stride")
+    types = dict.fromkeys(pointers, "*bf16") | dict.fromkeys((*strides, "rows"), "i32") | {"eps": "fp32"}
     made = []
     for width in (576, 2048, 4096, 8192, 16384):
         chosen = config(width)
@@ -93,14 +95,11 @@ def variants() -> list[Variant]:
             Variant(
                 name=f"bf16-residual-{width}",
                 kernel=_rms_norm,
-                signature={
-                    "x_ptr": "*bf16", "residual_ptr": "*bf16", "weight_ptr": "*bf16", "out_ptr": "*bf16",
-                    "x_stride": "i32", "residual_stride": "i32", "rows": "i32", "eps": "fp32",
-                },
+                signature=types,
                 constexprs={"WIDTH": width, "ROWS": chosen.ROWS, "BLOCK": chosen.BLOCK},
-                divisible_by_16=("x_ptr", "residual_ptr", "weight_ptr", "out_ptr", "x_stride", "residual_stride"),
+                divisible_by_16=(*pointers, *strides),
                 num_warps=chosen.num_warps,
                 wants=("ldg.128", "stg.128"),
-            )  # fmt: skip
+            )
         )
     return made

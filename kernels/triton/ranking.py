@@ -117,7 +117,8 @@ def weights_within(row_ptr, size, largest, temperature, distance, many, BLOCK: t
 @triton.jit
 def first_past(row_ptr, size, largest, temperature, target, distance, ties, BLOCK: tl.constexpr):
     """The first column, in the order of the vocabulary, at which the running sum of weights passes ``target``; with
-    ``ties`` each column at ``distance`` weighs 1 and the others nothing. The last that weighs anything if none passes."""
+    ``ties`` each column at ``distance`` weighs 1 and the others nothing. If none passes, the last that weighs anything.
+    """
     running, before = tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float64)
     start, found = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
     while (running <= target) & (start < size):

@@ -1,8 +1,8 @@
 """Between projection and attention in one pass, in Triton; see `kernels.reference.rope_and_write` for what.
 
-Apart, the norms of query and key heads, the rotation and the cache write each read what the one before has written. Here
-a program reads some heads of one token once, as first and second halves, and writes what is due: queries and keys back
-in place, keys and values also into the cache.
+Apart, the norms of query and key heads, the rotation and the cache write each read what the one before has written.
+Here a program reads some heads of one token once, as first and second halves, and writes what is due: queries and keys
+back in place, keys and values also into the cache.
 """
 
 from __future__ import annotations
@@ -103,12 +103,18 @@ def refusal(
     for name, table in (("cos", cos), ("sin", sin)):
         if table.shape[1] != head_dim // 2 or table.dtype != torch.float32 or not table.is_contiguous():
             return (
-                f"{name} is {table.dtype} {list(table.shape)}; it turns whole heads of {head_dim} by contiguous float32 "
-                f"rows of {head_dim // 2} (no partial rotation)"
+                f"{name} is {table.dtype} {list(table.shape)}; whole heads of {head_dim} are turned by contiguous "
+                f"float32 rows of {head_dim // 2} (no partial rotation)"
             )
     for name, numbers in (("positions", positions), ("slots", slots)):
-        if numbers.shape != (len(qkv),) or not numbers.is_contiguous() or numbers.dtype not in (torch.int64, torch.int32):
-            return f"{name} is {numbers.dtype} {list(numbers.shape)}, and it takes {len(qkv)} whole numbers side by side"
+        if (
+            numbers.shape != (len(qkv),)
+            or not numbers.is_contiguous()
+            or numbers.dtype not in (torch.int64, torch.int32)
+        ):
+            return (
+                f"{name} is {numbers.dtype} {list(numbers.shape)}, and it takes {len(qkv)} whole numbers side by side"
+            )
     if (q_norm is None) != (k_norm is None):
         return "one of q_norm and k_norm without the other"
     return strange(qkv=qkv, cache=cache, q_norm=q_norm, k_norm=k_norm)
@@ -146,27 +152,26 @@ def rope_and_write(
 
 
 def variants() -> list[Variant]:
-    """Head sizes of common models in bfloat16, without and with norms of heads."""
-    pointers = {name: "*bf16" for name in ("qkv_ptr", "cache_ptr")}
-    pointers |= {"positions_ptr": "*i64", "slots_ptr": "*i64", "cos_ptr": "*fp32", "sin_ptr": "*fp32"}
-    numbers = ["qkv_stride", "block_stride", "row_stride", "kind_stride", "head_stride"]
+    """Head sizes of common models in bfloat16, without and with norms of heads; a cache whose blocks have no gaps."""
+    pointers = dict.fromkeys(("qkv_ptr", "cache_ptr"), "*bf16") | dict.fromkeys(("positions_ptr", "slots_ptr"), "*i64")
+    pointers |= dict.fromkeys(("cos_ptr", "sin_ptr"), "*fp32")
+    norm_pointers = dict.fromkeys(("q_norm_ptr", "k_norm_ptr"), "*bf16")
+    strides = ("qkv_stride", "block_stride", "row_stride", "kind_stride", "head_stride")
+    numbers = dict.fromkeys((*strides, "num_heads", "num_kv_heads"), "i32") | {"eps": "fp32"}
     made = []
     for head_dim, normed in ((64, False), (80, False), (96, False), (128, False), (128, True), (256, False)):
-        norms = dict.fromkeys(("q_norm_ptr", "k_norm_ptr"), "*bf16")
         chosen = config(head_dim)
         known = {"HEAD_DIM": head_dim, "HEADS": chosen.HEADS, "BLOCK": chosen.BLOCK, "block_size": 1}
+        given = pointers | norm_pointers if normed else pointers
         made.append(
             Variant(
                 name=f"bf16-{head_dim}{'-norms' if normed else ''}",
                 kernel=_rope_and_write,
-                signature={
-                    **pointers, **(norms if normed else {}), **dict.fromkeys(numbers, "i32"), "eps": "fp32",
-                    "num_heads": "i32", "num_kv_heads": "i32",
-                },
-                constexprs=known if normed else {**known, "q_norm_ptr": None, "k_norm_ptr": None},
-                divisible_by_16=(*pointers, *(norms if normed else ()), *numbers),
+                signature=given | numbers,
+                constexprs=known if normed else known | dict.fromkeys(norm_pointers),
+                divisible_by_16=(*given, *strides),
                 num_warps=chosen.num_warps,
                 wants=("ldg.128", "stg.128"),
-            )  # fmt: skip
+            )
         )
     return made

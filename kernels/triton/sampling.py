@@ -1,9 +1,9 @@
-"""The choice of tokens in Triton, without a sort; see `kernels.reference.sample` for what. The search is in `ranking.py`.
+"""The choice of tokens in Triton, without a sort; see `kernels.reference.sample` for what.
 
 One program a row. The tokens that top-k, top-p and min-p keep, and those up to the drawn one, are each a beginning of
-the row's order of likelihood: everything nearer to the likeliest than some distance, and the first few at that distance.
-So no order is ever made: every filter finds its end by halving, the nearest end counts, and the random number is looked
-up in what is left by the same halving.
+the row's order of likelihood: everything nearer to the likeliest than some distance, and the first few at that
+distance. So no order is ever made: every filter finds its end by halving (`ranking.py`), the nearest end counts, and
+the random number is looked up in what is left by the same halving.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _likeliest(row_ptr, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def _last_resort(row_ptr, size, top, options, BLOCK: tl.constexpr):
-    """Where logits are infinite or no numbers there are no probabilities; the last in the definition's order is taken."""
+    """Where logits are infinite or no numbers there are no probabilities: the last in the definition's order is taken."""
     last = size - 1
     filtered = (tl.load(options + 1) > 0) | (tl.load(options + 2) < 1) | (tl.load(options + 3) > 0)
     if filtered & (top == KEY_OF_INFINITY):

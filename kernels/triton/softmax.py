@@ -158,7 +158,7 @@ LADDER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"naive": naive, "fu
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
-    """As `kernels.reference.softmax`: the last rung that pays. Raises ValueError for what it cannot take (`refusal`)."""
+    """As `kernels.reference.softmax`: fused if the row fits. Raises ValueError for what it cannot take (`refusal`)."""
     return (fused if x.shape[-1] <= LONGEST_FUSED else online)(x)
 
 

@@ -41,7 +41,11 @@ def counting() -> Iterator[list[Moved]]:
     # By the width of the numbers that lie there: the addresses that a launch has touched so far.
     reads: dict[int, list[np.ndarray]] = defaultdict(list)
     writes: dict[int, list[np.ndarray]] = defaultdict(list)
-    call, load, store = GridExecutor.__call__, InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+    call, load, store = (
+        GridExecutor.__call__,
+        InterpreterBuilder.create_masked_load,
+        InterpreterBuilder.create_masked_store,
+    )
 
     def counted_call(self: Any, *args: Any, **kwargs: Any) -> None:
         reads.clear(), writes.clear()

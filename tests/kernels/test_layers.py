@@ -86,8 +86,8 @@ def test_write_kv_converts_to_the_cache_s_dtype() -> None:
 
 
 OPERATIONS = [
-    "embedding", "linear", "matmul", "rms_norm", "rotary_embedding", "rope_and_write", "silu_mul", "softmax", "write_kv",
-    "paged_attention", "sample",
+    "embedding", "linear", "matmul", "rms_norm", "rotary_embedding", "rope_and_write", "silu_mul", "softmax",
+    "write_kv", "paged_attention", "sample",
 ]  # fmt: skip
 ONE = torch.ones(1, 2, 2)
 CALLS = {

@@ -1,8 +1,9 @@
 """What fusion saves: the bytes that operations move between memory and processor, apart and fused. No torch.
 
-Each kernel reads its inputs from memory once and writes its results once; what one kernel hands to the next goes through
-memory, what stays inside one does not. So fusing saves the round trips of everything in between, and no arithmetic. What
-small inputs find in a cache is left out: this is for tensors larger than it. Sizes are bytes of a number.
+Each kernel reads its inputs from memory once and writes its results once; what one kernel hands to the next goes
+through memory, what stays inside one does not. So fusing saves the round trips of everything in between, and no
+arithmetic. What small inputs find in a cache is left out: this is for tensors larger than it. Sizes are bytes of a
+number.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> tor
 
 
 def agrees(found: torch.Tensor, same: torch.Tensor, wide: torch.Tensor) -> None:
-    """FlashAttention's rule: at most twice as far from the truth as the definition in the same precision is, and as much
-    of an allowance as rounding by itself makes; at its worst and on the average.
+    """FlashAttention's rule: at most twice as far from the truth as the definition in the same precision is, and an
+    allowance as large as rounding by itself; at its worst and on the average.
 
     same: the definition's result in the dtype of ``found``; wide: the true one, in float64.
     """

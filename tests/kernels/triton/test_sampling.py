@@ -39,10 +39,10 @@ def unlike(
 def test_draws_what_is_defined(seed: int, device: str) -> None:
     draw, compared = Random(seed), 0
     for _ in range(3):
-        wrong, told = unlike(*random_case(draw, (1, 2, 7, 33, 80), rows=6), device)
+        wrong, told = unlike(*random_case(draw, (2, 7, 33, 50), rows=4), device)
         compared += told
         assert wrong == 0
-    assert compared >= 9
+    assert compared >= 6
 
 
 @pytest.mark.proof
@@ -56,14 +56,14 @@ def test_draws_what_is_defined_in_many_cases(device: str, proof) -> None:
 
 
 def test_the_comparison_tells_slightly_wrong_numbers(device: str) -> None:
-    logits, options = torch.zeros(12, 80), Options.alike(12)
+    logits, options = torch.zeros(8, 60), Options.alike(8)
     assert unlike(logits, options, device)[0] == 0 < unlike(logits, options, device, change=0.02)[0]
 
 
 def test_a_whole_vocabulary(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "LARGEST_BLOCK", 2048)
-    logits = 4 * torch.randn(4, 20_000, generator=torch.Generator().manual_seed(1))
-    options = Options([0.0, 1.0, 0.8, 1.0], [0, 0, 50, 0], [1.0, 1.0, 0.9, 0.95], [0.0, 0.0, 0.0, 0.01], [0.3] * 4)
+    logits = 4 * torch.randn(3, 9_000, generator=torch.Generator().manual_seed(1))
+    options = Options([0.0, 1.0, 0.8], [0, 0, 50], [1.0, 1.0, 0.9], [0.0, 0.0, 0.01], [0.3] * 3)
     expected = kernels.sample(logits, *options, maker="reference")
     assert torch.equal(kernels.sample(logits.to(device), *options, maker="triton").cpu(), expected)
 
@@ -78,12 +78,11 @@ def test_the_boundary_token_of_top_p_is_kept(device: str) -> None:
 
 def test_ties_go_to_the_first(device: str) -> None:
     """Equal logits across blocks: filters keep the first of them."""
-    logits = torch.zeros(4, 100, device=device)
+    logits = torch.zeros(2, 100, device=device)
     for filters, last in (({"top_k": 40}, 39), ({"top_p": 0.405}, 40), ({"min_p": 0.5}, 99), ({"top_p": 1e-300}, 0)):
-        options = Options.alike(4, **filters)._replace(u=[0.0, 0.26, 0.505, LAST_NUMBER])
+        options = Options.alike(2, **filters)._replace(u=[0.505, LAST_NUMBER])
         chosen = kernels.sample(logits, *options, maker="triton").tolist()
-        kept = last + 1
-        assert chosen == [0, int(0.26 * kept), int(0.505 * kept), last], filters
+        assert chosen == [int(0.505 * (last + 1)), last], filters
 
 
 def test_logits_that_only_rounding_makes_equally_far(device: str) -> None:
@@ -98,7 +97,7 @@ def test_logits_that_only_rounding_makes_equally_far(device: str) -> None:
 
 def test_greedy_takes_the_first_of_the_largest_as_argmax_does(device: str) -> None:
     rows = [[1.0, NAN, 5.0, NAN], [-INF] * 4, [-0.0, 0.0, 0.0, -1.0], [1.0, INF, INF, NAN], [-INF, -3.0, -3.0, -INF]]
-    for pad in (0, 45):
+    for pad in (0, 45):  # of one block and of several
         logits = torch.cat([torch.full((len(rows), pad), -INF), torch.tensor(rows)], 1)
         chosen = kernels.sample(logits.to(device), *Options.alike(len(rows), temperature=0.0), maker="triton")
         assert torch.equal(chosen.cpu(), logits.argmax(-1))
@@ -139,6 +138,7 @@ def test_the_search_ends_in_32_rounds(device: str, monkeypatch: pytest.MonkeyPat
         pytest.skip("rounds are counted in the interpreter")
     rounds: list[int] = []
     passes = ranking._passes
+    monkeypatch.setattr(sampling, "LARGEST_BLOCK", 512)
     monkeypatch.setattr(ranking, "_passes", lambda *given: (rounds.append(1), passes(*given))[1])
     logits = -(2.0 ** torch.linspace(-126, 127, 500))[None]
     for filters in ({"top_k": 3}, {"top_k": 255}):
@@ -149,7 +149,7 @@ def test_the_search_ends_in_32_rounds(device: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_neighbours_change_no_token(device: str) -> None:
-    logits, options = random_case(Random(3), (80,), rows=6)
+    logits, options = random_case(Random(3), (80,), rows=4)
     together = kernels.sample(logits.to(device), *options, maker="triton").tolist()
     for row, one in enumerate(zip(*options, strict=True)):
         alone = kernels.sample(logits[row : row + 1].to(device), *([number] for number in one), maker="triton")
@@ -157,7 +157,7 @@ def test_neighbours_change_no_token(device: str) -> None:
 
 
 def test_lists_tensors_and_16_bit_logits(device: str) -> None:
-    logits, options = random_case(Random(2), (60,), rows=6)
+    logits, options = random_case(Random(2), (40,), rows=3)
     logits = logits.to(device, torch.bfloat16)
     lists, tensors, wide = (
         kernels.sample(given, *how, maker="triton")
