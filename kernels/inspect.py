@@ -139,6 +139,7 @@ def _report(found: Sequence[find.Found], jobs: Sequence[farm.Job], options: argp
         "ptxas": {arch: ptxas_version(arch) for arch in dict.fromkeys(job.arch for job in jobs)},
         "cached": sum(one.cached for one in outcomes),
         "compiled": sum(not one.cached for one in outcomes),
+        "processor_seconds": round(sum(one.seconds for one in outcomes), 1),
         "records": records,
         "faults": faults,
     }
@@ -171,7 +172,10 @@ def _print(report: dict[str, Any], *, checked: bool) -> None:
     ptxas = ", ".join(f"{version} for {arch}" for arch, version in report["ptxas"].items())
     print(f"Triton {report['triton']}, ptxas {ptxas}")
     print(show.text(report["records"]))
-    print(f"{len(report['records'])} kernels: {report['compiled']} compiled, {report['cached']} as kept")
+    print(
+        f"{len(report['records'])} kernels: {report['compiled']} compiled "
+        f"({report['processor_seconds']:.0f} s of processor time), {report['cached']} as kept"
+    )
     stream = sys.stderr if checked else sys.stdout
     for fault in report["faults"]:
         print(f"fault: {fault}", file=stream)

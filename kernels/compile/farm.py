@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from kernels.compile import cache, find
 from kernels.compile.build import CannotCompile, build, key
 from kernels.compile.made import Made, read
 
-SECONDS = 240  # far more than any kernel here needs (0.5 to 20)
+SECONDS = 1200  # no kernel here needs 30; a machine that does other things as well may take long
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job: figures, or why there are none. cached: it was compiled before."""
+    """What became of a job: figures, or why there are none. cached: it was compiled before. seconds: of processor time
+    that compiling and reading took."""
 
     job: Job
     made: Made | None
     error: str = ""
     cached: bool = False
+    seconds: float = 0.0
 
 
 def measure(jobs: Sequence[Job], workers: int | None = None, seconds: float = SECONDS) -> list[Outcome]:
@@ -102,12 +105,12 @@ def _put_back(name: str, value: str | None) -> None:
 
 def _answer(job: Job, answers: Connection, process: Any) -> Outcome:
     try:
-        made, error = answers.recv()
+        made, error, seconds = answers.recv()
     except EOFError:
         process.join()
         return Outcome(job, None, f"the compiler crashed (exit status {process.exitcode})")
     process.join()
-    return Outcome(job, made, error)
+    return Outcome(job, made, error, seconds=seconds)
 
 
 def _work(answers: Connection, source: str, name: str, arch: str, scratch: str) -> None:
@@ -115,6 +118,9 @@ def _work(answers: Connection, source: str, name: str, arch: str, scratch: str) 
     os.environ["TRITON_CACHE_DIR"] = scratch
     variant = next(one.variant for one in find.of(source) if one.name == name)
     try:
-        answers.send((read(build(variant, arch)), ""))
-    except CannotCompile as error:
-        answers.send((None, str(error)))
+        made, error = read(build(variant, arch)), ""
+    except CannotCompile as refused:
+        made, error = None, str(refused)
+    # ptxas and nvdisasm are processes of their own.
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    answers.send((made, error, sum(one.ru_utime + one.ru_stime for one in used)))

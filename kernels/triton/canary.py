@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
 
-from kernels.triton.variants import Variant
+if TYPE_CHECKING:
+    from kernels.triton.variants import Variant
 
 NUM_VALUES = 1000
 BLOCK = 256
@@ -34,6 +36,9 @@ def _add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 def variants() -> list[Variant]:
     """The one launch of `run`; 1,000 is no multiple of 16."""
+    # Here, so that the kernel needs nothing but Triton and torch when it is asked whether those work.
+    from kernels.triton.variants import Variant
+
     pointers = dict.fromkeys(("x_ptr", "y_ptr", "out_ptr"), "*fp32")
     return [Variant(name="add", kernel=_add, signature={**pointers, "n": "i32"}, constexprs={"BLOCK": BLOCK})]
 

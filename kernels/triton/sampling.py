@@ -56,7 +56,7 @@ def _likeliest(row_ptr, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def _last_resort(row_ptr, size, top, options, BLOCK: tl.constexpr):
-    """Where logits are infinite or no numbers there are no probabilities: the last in the definition's order is taken."""
+    """Logits that are infinite or no numbers have no probabilities: the last in the definition's order is taken."""
     last = size - 1
     filtered = (tl.load(options + 1) > 0) | (tl.load(options + 2) < 1) | (tl.load(options + 3) > 0)
     if filtered & (top == KEY_OF_INFINITY):

@@ -145,6 +145,21 @@ def test_each_sum_of_a_bf16_reduction_is_rounded() -> None:
     assert out[2].item() == 262
 
 
+@triton.jit
+def _prefixes(x_ptr, sums_ptr, products_ptr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i)
+    tl.store(sums_ptr + i, tl.cumsum(x, 0))
+    tl.store(products_ptr + i, tl.cumprod(x, 0))
+
+
+def test_prefixes_of_bf16() -> None:
+    x = torch.tensor([1.5, -2.0, 0.25, 4.0]).bfloat16()
+    sums, products = torch.zeros_like(x), torch.zeros_like(x)
+    _prefixes[(1,)](x, sums, products, BLOCK=4)
+    assert sums.tolist() == [1.5, -0.5, -0.25, 3.75] and products.tolist() == [1.5, -3.0, -0.75, -3.0]
+
+
 def test_nan_alone_does_not_raise_and_among_numbers_is_passed_over(recwarn) -> None:
     x = torch.full((2, 4), torch.nan)
     x[1, 1:3] = torch.tensor([-torch.inf, -5.0])

@@ -25,6 +25,7 @@ F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
         (33, 65, 40, F32, BF16, True, "gelu"),
         (5, 20, 0, F32, F32, True, "none"),
         (0, 4, 8, BF16, BF16, True, "none"),
+        (600, 70, 8, F32, F32, False, "none"),  # more rows of tiles than go together
     ],
 )
 def test_products(

@@ -112,6 +112,15 @@ def test_rows_without_probabilities_end_as_in_the_reference(device: str) -> None
         assert torch.equal(kernels.sample(logits.to(device), *options, maker="triton").cpu(), expected)
 
 
+def test_a_number_that_rounding_leaves_beyond_the_last_falls_on_the_last(device: str) -> None:
+    """The largest random number: in some of these rows the sum in order stays below its share of the whole."""
+    rows = [3 * torch.randn(150, generator=torch.Generator().manual_seed(seed)) for seed in range(6)]
+    logits = torch.stack(rows)
+    options = Options.alike(6, top_k=150, min_p=1e-300)._replace(u=[LAST_NUMBER] * 6)
+    assert torch.equal(kernels.sample(logits, *options, maker="reference"), logits.argmin(-1))
+    assert torch.equal(kernels.sample(logits.to(device), *options, maker="triton").cpu(), logits.argmin(-1))
+
+
 @pytest.mark.parametrize("temperature", [5e-324, 1e-310, 1e-6, 1e300])
 def test_no_temperature_leaves_the_range_of_numbers(temperature: float, device: str) -> None:
     logits = torch.arange(100.0, device=device)[None] / 8
