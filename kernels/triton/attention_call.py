@@ -125,7 +125,7 @@ def prepare(
             raise ValueError(f"{name}={number} must be positive and finite")
     num_tokens, num_heads, head_dim = q.shape
     padded = padded_dim(head_dim)
-    chosen = config or tiles(architecture(q.device), padded, q.element_size(), descriptors)
+    chosen = config or tiles(architecture(q.device), padded, q.element_size(), descriptors, window is not None)
     out = q.new_empty(q.shape)
     lse = torch.empty(num_tokens, num_heads, dtype=torch.float32, device=q.device)
     values: dict[str, Any] = {

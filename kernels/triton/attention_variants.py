@@ -33,7 +33,7 @@ def attention_variant(
 ) -> Variant:
     """One launch on a chip of compute capability ``arch / 10``; ``constexprs``: values that are this kernel's own."""
     padded = padded_dim(head_dim)
-    chosen = tiles(arch, padded, ITEMSIZE[dtype], descriptors)
+    chosen = tiles(arch, padded, ITEMSIZE[dtype], descriptors, window)
     tensor = f"tensordesc<{dtype}[1, {chosen.block_n}, {padded}]>" if descriptors else f"*{dtype}"
     types = {
         **dict.fromkeys(("q", "out"), f"*{dtype}"),
@@ -67,7 +67,9 @@ def attention_variant(
         kernel=kernel,
         signature=signature,
         constexprs={arg: values[arg] for arg in kernel.arg_names if arg in values},
-        divisible_by_16=tuple(arg for arg, kind in signature.items() if kind[0] == "*" or arg.startswith("stride_")),
+        divisible_by_16=tuple(
+            arg for arg, kind in signature.items() if kind[0] == "*" or arg == "max_k" or arg.startswith("stride_")
+        ),
         num_warps=chosen.num_warps,
         num_stages=chosen.num_stages,
         archs=(f"sm_{arch}",),

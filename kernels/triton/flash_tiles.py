@@ -28,9 +28,10 @@ INTERPRETED = Tiles(64, 64, 4, 1)
 """In the interpreter an operation costs much and an element little."""
 
 
-def tiles(arch: int | None, padded: int, itemsize: int, descriptors: bool) -> Tiles:
+def tiles(arch: int | None, padded: int, itemsize: int, descriptors: bool, windowed: bool = False) -> Tiles:
     """arch: compute capability times ten, None for the interpreter; padded: the head size as a power of two, at least
     16; itemsize: bytes of an element; descriptors: whether K and V are read through TMA descriptors (from 90 on).
+    windowed: one loop more, with masks; at 256 it spills unless blocks are narrower.
     """
     if arch is None:
         return INTERPRETED
@@ -40,7 +41,7 @@ def tiles(arch: int | None, padded: int, itemsize: int, descriptors: bool) -> Ti
     if arch in LITTLE_SHARED_MEMORY:
         return Tiles(128, 64 if padded <= 64 else 32, 8, 2) if padded <= 128 else Tiles(64, 32, 8, 2)
     if descriptors:
-        return Tiles(128, 128 if padded <= 128 else 64 if arch < 100 else 32, 8, 2)
+        return Tiles(128, 128 if padded <= 128 else 32 if windowed or arch >= 100 else 64, 8, 2)
     if padded <= 128:
         return Tiles(128, 64, 8, 3)
-    return Tiles(64, 64, 8, 2) if arch < 90 else Tiles(128, 32, 8, 2)
+    return Tiles(64, 32 if windowed else 64, 8, 2) if arch < 90 else Tiles(128, 32, 8, 2)

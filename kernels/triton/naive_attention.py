@@ -158,7 +158,7 @@ def _product(
     acc = tl.zeros([BLOCK_M, PADDED], tl.float32)
     for start in tl.range(0, k_len, BLOCK_N):
         columns = start + tl.arange(0, BLOCK_N)
-        mask = real[:, None] & (columns < k_len)[None, :]
+        mask = real[:, None] & (columns < max_k)[None, :]
         p = tl.load(scores + at[:, None] + columns[None, :], mask=mask, other=0.0)
         values = load_block(v, stride_vt, 0, 0, start, lowest, highest, HEAD_DIM, PADDED, BLOCK_N, True, False)
         acc = tl.dot(p.to(values.dtype), values, acc, input_precision=PRECISION)
@@ -187,7 +187,8 @@ def naive_attention(
     if call.empty():
         return call.out, call.lse
     num_rows = q.shape[0] * q.shape[1]
-    max_k = int(cu_seqlens_k.diff().max())
+    # Rows of scores begin at multiples of 16, so that several are read at once.
+    max_k = 16 * triton.cdiv(int(cu_seqlens_k.diff().max()), 16)
     scores = torch.empty(q.shape[0], q.shape[1], max_k, dtype=torch.float32, device=q.device)
     call.launch(_scores, scores=scores, max_k=max_k)
     softmax = SOFTMAX | ({"ROWS": 64} if interpreted() else {})

@@ -86,12 +86,22 @@ def test_write_kv_converts_to_the_cache_s_dtype() -> None:
 
 
 OPERATIONS = [
-    "embedding", "linear", "matmul", "rms_norm", "rotary_embedding", "rope_and_write", "silu_mul", "softmax",
-    "write_kv", "paged_attention", "sample",
+    "embedding", "flash_attention", "linear", "matmul", "merge_states", "rms_norm", "rotary_embedding",
+    "rope_and_write", "silu_mul", "softmax", "write_kv", "paged_attention", "sample",
 ]  # fmt: skip
 ONE = torch.ones(1, 2, 2)
 CALLS = {
     "embedding": lambda maker: kernels.embedding(float_weight(ONE[0]), torch.tensor([1]), maker=maker),
+    "flash_attention": lambda maker: kernels.flash_attention(
+        ONE,
+        ONE,
+        ONE,
+        torch.tensor([0, 1], dtype=torch.int32),
+        torch.tensor([0, 1], dtype=torch.int32),
+        scale=1.0,
+        maker=maker,
+    ),
+    "merge_states": lambda maker: kernels.merge_states(ONE, ONE[..., 0], ONE, ONE[..., 0], maker=maker),
     "linear": lambda maker: kernels.linear(ONE[0], float_weight(ONE[0]), maker=maker),
     "matmul": lambda maker: kernels.matmul(torch.ones(1, 32), torch.ones(32, 2), maker=maker),
     "rope_and_write": lambda maker: kernels.rope_and_write(
@@ -139,10 +149,14 @@ def test_auto_takes_the_definition_for_what_the_kernels_refuse() -> None:
     assert kernels.silu_mul(half).dtype is kernels.rms_norm(half, half[0], 1e-5).dtype is torch.float16
 
 
+NAMED = {"linear": "matmul", "flash_attention": "attention"}
+"""Operations that share their refusals with others."""
+
+
 @pytest.mark.parametrize("op", [op for op in OPERATIONS if "triton" in kernels._OPERATIONS[op]])
 def test_triton_says_where_it_runs(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "interpreted", lambda: False)
-    with pytest.raises(ValueError, match=f"(?s){'matmul' if op == 'linear' else op} in Triton: .*TRITON_INTERPRET=1"):
+    with pytest.raises(ValueError, match=f"(?s){NAMED.get(op, op)} in Triton: .*TRITON_INTERPRET=1"):
         CALLS[op]("triton")
 
 
@@ -150,16 +164,17 @@ def test_auto_on_a_gpu_takes_triton_unless_it_refuses(monkeypatch: pytest.Monkey
     """Told that a tensor of this CPU lies on a GPU, it takes the kernel that a GPU would run."""
     taken = []
     monkeypatch.setattr(launch, "suits", lambda x: True)
-    monkeypatch.setattr(kernels, "_function", lambda op, maker: taken.append(maker) or (lambda *args: torch.ones(1)))
-    for op in ("matmul", "rms_norm", "rope_and_write", "silu_mul", "softmax", "sample"):
+    monkeypatch.setattr(kernels, "_function", lambda op, maker: taken.append(maker) or (lambda *_, **__: ONE))
+    ops = ("flash_attention", "matmul", "merge_states", "rms_norm", "rope_and_write", "silu_mul", "softmax", "sample")
+    for op in ops:
         CALLS[op]("auto")
-    assert taken == ["triton"] * 6
+    assert taken == ["triton"] * len(ops)
     kernels.softmax(torch.ones(2, 2, dtype=torch.float64))
     assert taken[-1] == "reference"
 
 
 def test_an_unknown_operation_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="unknown operation 'convolution'; there are embedding, linear, "):
+    with pytest.raises(ValueError, match="unknown operation 'convolution'; there are embedding, flash_attention, "):
         kernels.available("convolution")
 
 
@@ -169,7 +184,7 @@ def test_every_operation_is_in_the_list() -> None:
 
 def test_front_and_makers_have_one_signature() -> None:
     """The front adds ``maker`` to the definition and nothing else. Other makers agree in names, order, kinds and
-    defaults, and take at least its types."""
+    defaults, take at least its types, and may have keywords of their own behind (how to compute, not what)."""
     made = {op: {maker: kernels._function(op, maker) for maker in kernels._OPERATIONS[op]} for op in OPERATIONS}
     assert not [op for op in OPERATIONS if signatures_differ(getattr(kernels, op), made[op])]
 
@@ -179,9 +194,13 @@ def test_front_and_makers_have_one_signature() -> None:
     def narrower(q: list[int], *, window: int = None) -> None: ...  # noqa: RUF013
     def renamed(k: list[int], *, window: int | None = None) -> None: ...
     def positional(q: list[int], window: int | None = None) -> None: ...
+    def tuned(q: list[int], *, window: int | None = None, tile: int | None = None) -> None: ...
+    def demanding(q: list[int], *, window: int | None = None, tile: int) -> None: ...
+    def shorter(q: list[int]) -> None: ...
 
     makers = {"default": default, "wider": wider, "narrower": narrower, "renamed": renamed, "positional": positional}
-    assert signatures_differ(front, makers) == ["default", "narrower", "renamed", "positional"]
+    makers |= {"tuned": tuned, "demanding": demanding, "shorter": shorter}
+    assert signatures_differ(front, makers) == ["default", "narrower", "renamed", "positional", "demanding", "shorter"]
     assert signatures_differ(front, {"reference": wider}) == ["reference"], "the definition itself must be told exactly"
 
 
@@ -197,8 +216,10 @@ def agrees(maker: inspect.Signature, front: inspect.Signature, exactly: bool) ->
     if exactly:
         return maker == front
     pairs = list(zip(maker.parameters.values(), front.parameters.values(), strict=False))
+    own = list(maker.parameters.values())[len(front.parameters) :]
     return (
-        len(maker.parameters) == len(front.parameters)
+        len(pairs) == len(front.parameters)
+        and all(one.kind is one.KEYWORD_ONLY and one.default is not one.empty for one in own)
         and maker.return_annotation == front.return_annotation
         and all((own.name, own.kind, own.default) == (one.name, one.kind, one.default) for own, one in pairs)
         and all(set(one.annotation.split(" | ")) <= set(own.annotation.split(" | ")) for own, one in pairs)
