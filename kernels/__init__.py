@@ -19,7 +19,7 @@ from kernels.cpu import layers as cpu_layers
 from kernels.cpu import linear as cpu_linear
 from kernels.cpu import sampling as cpu_sampling
 from kernels.cpu.build import cannot_run
-from kernels.cpu.native import suits
+from kernels.cpu.native import rows_together, suits, together
 from kernels.reference.weights import Weight
 from kernels.triton import launch
 
@@ -143,7 +143,8 @@ def rms_norm(
     maker: str = "auto",
 ) -> torch.Tensor:
     """See `kernels.reference.rms_norm`."""
-    made = _maker("rms_norm", maker, suits(x, weight), _on_gpu("rms_norm", x, weight, residual))
+    on_cpu = suits(x, weight) and rows_together(x) and together(weight, residual)
+    made = _maker("rms_norm", maker, on_cpu, _on_gpu("rms_norm", x, weight, residual))
     return made(x, weight, eps, residual)
 
 
@@ -154,7 +155,7 @@ def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, m
 
 def silu_mul(gate_up: torch.Tensor, *, maker: str = "auto") -> torch.Tensor:
     """See `kernels.reference.silu_mul`."""
-    return _maker("silu_mul", maker, suits(gate_up), _on_gpu("silu_mul", gate_up))(gate_up)
+    return _maker("silu_mul", maker, suits(gate_up) and together(gate_up), _on_gpu("silu_mul", gate_up))(gate_up)
 
 
 def softmax(x: torch.Tensor, *, maker: str = "auto") -> torch.Tensor:
@@ -177,7 +178,8 @@ def rope_and_write(
 ) -> None:
     """See `kernels.reference.rope_and_write`."""
     tensors = (qkv, positions, cos, sin, slots, cache, q_norm, k_norm)
-    _maker("rope_and_write", maker, suits(qkv), _on_gpu("rope_and_write", *tensors))(*tensors, eps)
+    on_cpu = suits(qkv) and together(*tensors)
+    _maker("rope_and_write", maker, on_cpu, _on_gpu("rope_and_write", *tensors))(*tensors, eps)
 
 
 def write_kv(kv: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor, *, maker: str = "auto") -> None:

@@ -101,7 +101,7 @@ def attend(q: torch.Tensor, cache: torch.Tensor, block_tables: torch.Tensor, pla
         raise ValueError("paged_attention on a CPU wants a contiguous cache and int64 block tables")
     output = native.empty("attention", tuple(q.shape))
     native.call(
-        "paged_attention", "pplpipliiiiifp",
+        "paged_attention", "pslpisliiiiifp",
         plan.handle, q, q.stride(0), cache, cache.dtype == torch.float16, block_tables, block_tables.stride(0),
         num_heads, num_kv_heads, head_dim, block_size, plan.window or 0, scale, output,
     )  # fmt: skip

@@ -11,7 +11,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.
     """As `kernels.reference.rms_norm`."""
     rows = x.reshape(-1, x.shape[-1])
     result = empty("rms_norm", (len(rows), rows.shape[1]))
-    call("rms_norm", "plppfiip", rows, rows.stride(0), residual, weight, eps, *rows.shape, result)
+    call("rms_norm", "slppfiip", rows, rows.stride(0), residual, weight, eps, *rows.shape, result)
     return result.view(x.shape)
 
 

@@ -43,7 +43,7 @@ def linear_into(
         )
     if not weight.whole_numbers:
         call(
-            "linear_floats", "iiippplipl",
+            "linear_floats", "iiippslisl",
             *_floats(weight), bias, x, x.stride(0), rows, result, result.stride(0),
         )  # fmt: skip
         return
@@ -51,7 +51,7 @@ def linear_into(
     numbers = empty("rounded", (rows, blocks * BLOCK), torch.int16)
     scales, sums = empty("rounded scales", (rows,)), empty("rounded sums", (rows + -rows % TOGETHER, blocks))
     call(
-        "linear_whole", "iipiiippplipppipl",
+        "linear_whole", "iipiiippslipppisl",
         *_whole(weight), bias, x, x.stride(0), LARGEST[activation_bits], numbers, scales, sums, rows, result,
         result.stride(0),
     )  # fmt: skip

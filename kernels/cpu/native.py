@@ -19,8 +19,15 @@ import torch
 
 from kernels.cpu.build import cannot_run, library
 
-TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int, "l": ctypes.c_int64, "f": ctypes.c_float}
-"""Letters of a C function's signature. ``p``, an address, takes a tensor, an address or None."""
+TYPES = {
+    "p": ctypes.c_void_p,
+    "s": ctypes.c_void_p,
+    "i": ctypes.c_int,
+    "l": ctypes.c_int64,
+    "f": ctypes.c_float,
+}
+"""Letters of a C function's signature. ``p``, an address, takes a contiguous tensor, an address or None. ``s`` takes a
+tensor whose rows may lie apart: the kernel is told how far."""
 _here = threading.local()
 """``tape``: the one that this thread is recording."""
 
@@ -81,10 +88,35 @@ def recorded() -> Tape | None:
 
 
 def call(name: str, signature: str, *arguments: Any) -> None:
-    """Calls the kernel ``name(tape, threads, *arguments)``; `TYPES` has the letters of ``signature``."""
+    """Calls the kernel ``name(tape, threads, *arguments)``; `TYPES` has the letters of ``signature``.
+
+    Raises ValueError for a tensor that does not lie in memory as its letter says: the kernel would read past it.
+    """
     tape = recorded()
-    addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments]
+    addresses = [
+        _address(name, letter, value) if isinstance(value, torch.Tensor) else value
+        for letter, value in zip(signature, arguments, strict=True)
+    ]
     function(name, "pi" + signature)(None if tape is None else tape.handle, torch.get_num_threads(), *addresses)
+
+
+def _address(name: str, letter: str, tensor: torch.Tensor) -> int:
+    if not (together(tensor) if letter == "p" else rows_together(tensor)):
+        raise ValueError(
+            f"{name} on a CPU: a tensor of shape {list(tensor.shape)} has strides {tensor.stride()}; its numbers must "
+            f"lie side by side (.contiguous()), or use maker='reference'"
+        )
+    return tensor.data_ptr()
+
+
+def together(*tensors: torch.Tensor | None) -> bool:
+    """Whether each tensor's numbers lie side by side."""
+    return all(one is None or one.is_contiguous() for one in tensors)
+
+
+def rows_together(tensor: torch.Tensor) -> bool:
+    """Whether the numbers of each row do."""
+    return tensor.shape[-1] <= 1 or tensor.stride(-1) == 1
 
 
 def suits(*activations: torch.Tensor) -> bool:

@@ -52,7 +52,7 @@ def sample(
     ids = native.empty("sample", (rows,), torch.int64)
     state = native.empty("sample_state", (rows, native.function("sample_state", "i", "l")(vocab_size)), torch.uint8)
     addresses = [one.data_ptr() if isinstance(one, torch.Tensor) else one.buffer_info()[0] for one in options]
-    native.call("sample", "pliippppppp", logits, logits.stride(0), rows, vocab_size, *addresses, state, ids)
+    native.call("sample", "sliippppppp", logits, logits.stride(0), rows, vocab_size, *addresses, state, ids)
     return ids
 
 

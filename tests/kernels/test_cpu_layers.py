@@ -134,3 +134,48 @@ def test_one_tape_at_a_time() -> None:
     with first.recording(), pytest.raises(RuntimeError, match="recorded already"), second.recording():
         pass
     assert native.recorded() is None and len(first) == len(second) == 0
+
+
+def apart(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers with NaN between the rows and between the numbers of a row."""
+    spread = torch.full((tensor.shape[0], 2 * tensor.shape[1]), float("nan"), dtype=tensor.dtype)
+    view = spread[:, ::2]
+    view.copy_(tensor)
+    return view
+
+
+def test_tensors_that_do_not_lie_side_by_side() -> None:
+    """`auto` leaves them to the definition; asked for by name, the kernel refuses instead of reading past them."""
+    gate_up, weight = drawn(5, 24), drawn(24, seed=1)
+    assert torch.equal(kernels.silu_mul(apart(gate_up)), reference.silu_mul(gate_up))
+    torch.testing.assert_close(
+        kernels.rms_norm(apart(gate_up), weight, 1e-5), reference.rms_norm(gate_up, weight, 1e-5)
+    )
+    ours, theirs = apart(drawn(5, 24, seed=2)), drawn(5, 24, seed=2)
+    torch.testing.assert_close(
+        kernels.rms_norm(gate_up, weight, 1e-5, ours), reference.rms_norm(gate_up, weight, 1e-5, theirs)
+    )
+    assert torch.equal(ours, theirs)
+    for call in (
+        lambda: layers.silu_mul(apart(gate_up)),
+        lambda: layers.silu_mul(drawn(5, 30)[:, :24]),
+        lambda: layers.rms_norm(apart(gate_up), weight, 1e-5),
+        lambda: layers.rms_norm(gate_up, apart(weight[None])[0], 1e-5),
+        lambda: layers.rms_norm(gate_up, weight, 1e-5, ours),
+    ):
+        with pytest.raises(ValueError, match=r"on a CPU: a tensor of shape .* must lie side by side"):
+            call()
+
+
+def test_rope_and_write_of_rows_that_lie_apart() -> None:
+    kv_heads, head_dim = 1, 8
+    qkv, cos, sin = drawn(4, 5 * head_dim), drawn(9, 4, seed=1), drawn(9, 4, seed=2)
+    positions, slots = torch.tensor([0, 3, 8, 1]), torch.tensor([2, 1, 5, 0])
+    caches = torch.zeros(2, 2, 3, 2, kv_heads, head_dim)
+    views = apart(qkv), qkv.clone()
+    for view, cache in zip(views, caches, strict=True):
+        kernels.rope_and_write(view, positions, cos, sin, slots, cache)
+    torch.testing.assert_close(*views)
+    torch.testing.assert_close(*caches)
+    with pytest.raises(ValueError, match="must lie side by side"):
+        layers.rope_and_write(apart(qkv), positions, cos, sin, slots, caches[0])
