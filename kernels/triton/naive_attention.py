@@ -99,15 +99,18 @@ def _softmax(
     sink = tl.full([ROWS], float("-inf"), tl.float32)
     if HAS_SINKS:
         sink = tl.load(sinks + rows % num_heads, mask=real, other=0.0) * 1.4426950408889634
-    m_i = sink
+    # Sinks join after the loops: Triton 3.6 stops at a loop's maximum or sum that is used more than once.
+    m_i = tl.full([ROWS], float("-inf"), tl.float32)
     for start in tl.range(0, max_k, BLOCK_N):
         s = tl.load(at + start, mask=real[:, None] & (start + columns < max_k)[None, :], other=float("-inf"))
         m_i = tl.maximum(m_i, tl.max(s, 1))
+    m_i = tl.maximum(m_i, sink)
     shift = tl.where(m_i == float("-inf"), 0.0, m_i)
-    l_i = tl.exp2(sink - shift)
+    l_i = tl.zeros([ROWS], tl.float32)
     for start in tl.range(0, max_k, BLOCK_N):
         s = tl.load(at + start, mask=real[:, None] & (start + columns < max_k)[None, :], other=float("-inf"))
         l_i += tl.sum(tl.exp2(s - shift[:, None]), 1)
+    l_i += tl.exp2(sink - shift)
     l_safe = tl.where(l_i == 0.0, 1.0, l_i)
     for start in tl.range(0, max_k, BLOCK_N):
         mask = real[:, None] & (start + columns < max_k)[None, :]

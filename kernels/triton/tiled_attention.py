@@ -96,7 +96,7 @@ def _tiled(
         m_i = tl.maximum(m_i, tl.max(s, 1) * to_log2)
     shift = tl.where(m_i == float("-inf"), 0.0, m_i)  # a row without keys: −inf − −inf would be NaN
 
-    l_i = tl.exp2(sink - shift)
+    l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, PADDED], tl.float32)
     for start in tl.range(0, k_len, BLOCK_N):
         keys = load_block(k, stride_kt, 0, 0, start, lowest, highest, HEAD_DIM, PADDED, BLOCK_N, True, False)
@@ -108,6 +108,7 @@ def _tiled(
         values = load_block(v, stride_vt, 0, 0, start, lowest, highest, HEAD_DIM, PADDED, BLOCK_N, True, False)
         acc = tl.dot(p.to(values.dtype), values, acc, input_precision=PRECISION)
 
+    l_i += tl.exp2(sink - shift)  # after the loop: Triton 3.6 may stop at a loop's sum that is used more than once
     l_safe = tl.where(l_i == 0.0, 1.0, l_i)
     # The same rows as before, worked out anew so that nothing of them is kept through the loops.
     q_begin, q_len, first_row = queries_of(cu_q, sequence, tile, GROUP, BLOCK_M)
