@@ -9,6 +9,8 @@ from workbench.lab.svg.heads import prompt_heads_table, render_prompt_heads
 from workbench.lab.svg.lifeline import render_lifeline
 from workbench.lab.svg.memory import memory_map_frames, render_memory_map
 from workbench.lab.svg.parting import parting_table, render_parting
+from workbench.lab.svg.pipeline import render_pipeline
+from workbench.lab.svg.tiles import render_tiles, tile_frames, tile_table
 from workbench.lab.svg.timeline import render_step_timeline, timeline_frames
 from workbench.lab.svg.tree import prefix_tree_frames, prefix_tree_table, render_prefix_tree
 
@@ -23,8 +25,12 @@ __all__ = [
     "render_lifeline",
     "render_memory_map",
     "render_parting",
+    "render_pipeline",
     "render_prefix_tree",
     "render_prompt_heads",
     "render_step_timeline",
+    "render_tiles",
+    "tile_frames",
+    "tile_table",
     "timeline_frames",
 ]
