@@ -14,7 +14,16 @@ from tests.notebooks.made_up import made_up
 from workbench.lab import cells
 from workbench.lab.cells import NotebookCell, NotebookFile, joined
 
-SOURCES = {"simulated_engine", "simulated_steps", "simulate", "what_if", "highest_rate", "ChipCost", "FixedCost"}
+SOURCES = {
+    "simulated_engine",
+    "simulated_steps",
+    "simulate",
+    "what_if",
+    "highest_rate",
+    "ChipCost",
+    "FixedCost",
+    "simulate_tile",
+}
 WORD = "simulated"
 SHOWING = {"print", "show"}
 FIRST = "04"

@@ -1,16 +1,16 @@
-"""Who waits for whom inside a tile of attention: a small model of one SM, to tell FlashAttention 2 and 3 apart. No torch.
+"""Who waits for whom inside a tile of attention: a small model of one SM, to tell FlashAttention 2 and 3 apart.
 
 An SM has tensor cores, which multiply matrices, and special function units, which compute exponentials; they work side
 by side, each on one job at a time. A warpgroup (four warps, 64 rows of queries) has three jobs for every block of keys:
-``QK`` (scores, tensor cores), ``exp`` (softmax, special function units) and ``PV`` (weights times values, tensor cores).
-QK comes before exp, exp before PV.
+``QK`` (scores, tensor cores), ``exp`` (softmax, special functions) and ``PV`` (weights times values, tensor cores). QK
+comes before exp, exp before PV.
 
 - One warpgroup in order: QK, exp, PV, next block. The units take turns, and one of them always waits.
 - Two warpgroups, taking turns (*ping-pong*): while one computes exponentials, the other multiplies.
 - One warpgroup, a block *ahead*: the next block's QK is issued before this block's exponentials.
 
 Left out: loads, the highest score, sums and rescaling, conversions, barriers, and that clocks fall under load. So what
-comes out is a bound, and an order, not a rate.
+comes out is a bound, and an order, not a rate. No torch.
 """
 
 from __future__ import annotations
@@ -127,9 +127,7 @@ def _order(blocks: int, ahead: bool) -> dict[str, list[tuple[int, str]]]:
     return {TENSOR: products, SPECIAL: [(block, "exp") for block in range(blocks)]}
 
 
-def _ready(
-    group: int, job: tuple[int, str], ended: dict[tuple[int, int, str], float], ahead: bool
-) -> float | None:
+def _ready(group: int, job: tuple[int, str], ended: dict[tuple[int, int, str], float], ahead: bool) -> float | None:
     """When what a job waits for is done; None while that is not known."""
     block, name = job
     if name == "QK":

@@ -94,8 +94,8 @@ EXERCISES = (
         minutes=20,
         statement="A row of attention walks over blocks of keys and keeps three things: the highest score so far, the "
         "sum of its weights and the weighted sum of values, both counted from that highest score. Write what happens "
-        "when the next block comes. The rest is the kernel's: `sum = sum * factor + sum(weights)`, and the same for the "
-        "result. Any cut into blocks must end in the softmax over all scores at once.",
+        "when the next block comes. The rest is the kernel's: `sum = sum * factor + sum(weights)`, and the same for "
+        "the result. Any cut into blocks must end in the softmax over all scores at once.",
         function=online_step,
         reference=cases.step_by_definition,
         examples=(
@@ -108,8 +108,8 @@ EXERCISES = (
             "have been, had the new highest been known?",
             "exp(s - old) * exp(old - new) = exp(s - new). With a higher score the factor is below 1, otherwise 1. As "
             "long as nothing is seen, old and new are both -inf and their difference is NaN: subtract 0 instead.",
-            "The new highest is the larger of `highest` and the block's largest. Subtract it, or 0.0 if it is -inf, from "
-            "the scores and from `highest`, and take exp of each difference: those are the weights and the factor.",
+            "The new highest is the larger of `highest` and the block's largest. Subtract it, or 0.0 if it is -inf, "
+            "from the scores and from `highest`, and take exp of each: those are the weights and the factor.",
         ),
         mutants=(
             Mutant("no rescaling", "math.exp(highest - shift)", "1.0"),
@@ -140,11 +140,11 @@ EXERCISES = (
         cases=cases.block_cases,
         hints=(
             "Which query of the tile sees furthest back, which furthest ahead, and which of them sees the least?",
-            "Some query sees the keys from the first query's first to the last query's own. Every query sees those from "
-            "the last query's first to the first query's own. Blocks touched by the former are visited; blocks that lie "
-            "inside the latter are whole.",
-            "With a window, query p's first key is max(0, p - window + 1), else 0. Visited: from the block of the first "
-            "query's first key to the block of `last`. Whole: round the last query's first key up to a block, and end "
+            "Some query sees the keys from the first query's first to the last query's own. Every query sees those "
+            "from the last query's first to the first query's own. Blocks touched by the former are visited; "
+            "blocks that lie inside the latter are whole.",
+            "With a window, query p's first key is max(0, p - window + 1), else 0. Visited: from the block of the "
+            "first query's first key to the block of `last`. Whole: round the last query's first key up to a block, and end "
             "with the last block that ends at or before `first`.",
         ),
         mutants=(

@@ -55,9 +55,7 @@ def step_cases() -> list[Case]:
 
     def whole(family: str, name: str, blocks: Sequence[Sequence[float]], help_: str = "") -> None:
         values = [[draw.randint(-8, 8) / 4 for _ in block] for block in blocks]
-        cases.append(
-            Case(family, name, fixed(blocks, values), softmax_at_once, 1e-9, 1e-9, help=help_, call=folded)
-        )
+        cases.append(Case(family, name, fixed(blocks, values), softmax_at_once, 1e-9, 1e-9, help=help_, call=folded))
 
     for number in range(6):
         scores = [draw.randint(-40, 40) / 8 for _ in range(12)]

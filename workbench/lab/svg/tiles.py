@@ -75,7 +75,9 @@ def render_tiles(visits: Sequence[TileVisit], num_keys: int, done: int | None = 
             canvas.open(f"queries {first} to {last}, keys {start} to {stop - 1}: {kind}", kind=kind)
             _draw(canvas, kind, x, top, wide, height)
             if now is not None and (now.first, now.start) == (first, start):
-                canvas.lines(f"M{x + 2:.1f} {top + 2:.1f}h{wide - 4:.1f}v{height - 4:.1f}h{4 - wide:.1f}z", 3, opacity=1)
+                canvas.lines(
+                    f"M{x + 2:.1f} {top + 2:.1f}h{wide - 4:.1f}v{height - 4:.1f}h{4 - wide:.1f}z", 3, opacity=1
+                )
             canvas.close()
     _legend(canvas, _LEFT + _SIDE + 28, _TOP + 8)
     return canvas.svg(title, f"{_told(visits, done)}. {_counted(visits[:done])}.")
