@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import Any
 
 _NAMES = {
+    "workbench.lab.compiled_kernels": ("agreed_figures", "made_table"),
     "workbench.lab.controls": ("control", "explore", "run_button"),
     "workbench.lab.course": ("course_map", "glossary"),
     "workbench.lab.figures": ("block_tables", "holders", "pool_map", "step_table", "timeline"),
     "workbench.lab.lesson": ("Lesson", "current_lesson", "start"),
-    "workbench.lab.made_table": ("agreed_figures", "made_table"),
     "workbench.lab.memory_plot": ("memory_map",),
     "workbench.lab.path": ("engine_path",),
     "workbench.lab.player": ("Player",),

@@ -5,6 +5,8 @@ Where kernels are compiled (on a GPU) nobody can look inside them: what asks for
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -79,17 +81,22 @@ def rung_errors(inputs: Inputs) -> tuple[dict[str, float], float]:
     return errors, 2 * errors["definition"] + 2 * float(((same + 0.3 - 0.3) - same).abs().max())
 
 
+@contextmanager
+def launches() -> Iterator[list[Moved]]:
+    """Within it every interpreted launch adds what it moved; where kernels are compiled the list stays empty."""
+    if not interpreting():
+        yield []
+        return
+    with faithful(), counting() as found:
+        yield found
+
+
 def rung_traffic(inputs: Inputs, names: tuple[str, ...] = ("naive", "flash")) -> list[Moved]:
     """What these rungs' kernels really move, launch by launch; the few bytes that say where sequences begin left out.
     Nothing where kernels are compiled."""
-    if not interpreting():
-        return []
-    found = []
-    with faithful():
+    with launches() as found:
         for name in names:
-            with counting() as launches:
-                rung(name, inputs)
-            found += launches
+            rung(name, inputs)
     lengths = inputs.cu_q.untyped_storage().nbytes()
     return [one if one.kernel == "_softmax" else one._replace(read=one.read - lengths) for one in found]
 

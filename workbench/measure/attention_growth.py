@@ -67,7 +67,7 @@ def attention_growth(
         inputs = [torch.randn(num_heads, length, head_dim, generator=draw).to(device) for _ in range(3)]
         first: torch.Tensor | None = None
         for name, way in WAYS.items():
-            call: Callable[[], Any] = lambda way=way, inputs=inputs: way(*inputs)  # noqa: E731
+            call: Callable[[], Any] = lambda way=way, inputs=inputs: way(*inputs)
             out = call()
             first = out if first is None else first
             if not torch.allclose(first, out, atol=1e-4, rtol=1e-4):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,7 @@ _FORGET_PEAK = "5"
 
 def peak_bytes(call: Callable[[], Any], device: str = "cpu") -> int:
     """Bytes. On a GPU what torch's allocator says. On a CPU the resident memory of this process, as Linux counts it: to
-    some MB, since freed memory may be kept and used again; what the call returns counts too. Raises WorkbenchError
-    where the system does not tell."""
+    some MB; what the call returns counts too. Raises WorkbenchError where the system does not tell."""
     gc.collect()
     if device == "cuda":
         import torch
@@ -27,6 +28,7 @@ def peak_bytes(call: Callable[[], Any], device: str = "cpu") -> int:
         before = torch.cuda.memory_allocated()
         call()
         return int(torch.cuda.max_memory_allocated() - before)
+    _give_back_freed()
     try:
         _CLEAR.write_text(_FORGET_PEAK, encoding="ascii")
         before = _resident("VmRSS")
@@ -43,6 +45,12 @@ def can_tell() -> bool:
         return _resident("VmHWM") > 0
     except OSError:
         return False
+
+
+def _give_back_freed() -> None:
+    """Memory that was freed and kept would be used again by the call, and its peak would not show (glibc only)."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _resident(name: str) -> int:

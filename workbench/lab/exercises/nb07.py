@@ -144,8 +144,8 @@ EXERCISES = (
             "from the last query's first to the first query's own. Blocks touched by the former are visited; "
             "blocks that lie inside the latter are whole.",
             "With a window, query p's first key is max(0, p - window + 1), else 0. Visited: from the block of the "
-            "first query's first key to the block of `last`. Whole: round the last query's first key up to a block, and "
-            "end with the last block that ends at or before `first`.",
+            "first query's first key to the block of `last`. Whole: from the last query's first key, "
+            "rounded up to a block, to the last block that ends at or before `first`.",
         ),
         mutants=(
             Mutant("masked, not skipped", "range(begin // block,", "range(0,"),
