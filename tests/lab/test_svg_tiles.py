@@ -1,0 +1,94 @@
+"""Pictures of tiles and of the simulated pipeline: every visit once, the legend, what is refused; figures as a table."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from typing import NamedTuple
+
+import pytest
+
+from kernels.compile import table as agreed
+from workbench.errors import UsageError
+from workbench.lab import Player, agreed_figures, drive, made_table, render_pipeline, tile_frames, tile_table
+from workbench.lab.svg.tiles import render_tiles
+from workbench.simulate.tile_pipeline import UNITS, simulate_tile
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+class Seen(NamedTuple):
+    first: int
+    last: int
+    start: int
+    stop: int
+    masked: bool
+
+
+VISITS = [Seen(4, 7, 0, 4, False), Seen(4, 7, 4, 8, True), Seen(0, 3, 0, 4, True)]
+
+
+def kinds(svg: str) -> list[str]:
+    return [group.get("data-kind", "") for group in ET.fromstring(svg).iter(f"{SVG}g") if group.get("data-kind")]
+
+
+def test_cells_fill_in_the_order_of_visits() -> None:
+    frames = tile_frames(VISITS, 8)
+    assert [kinds(frame) for frame in frames] == [
+        ["open"] * 4,
+        ["open", "open", "whole", "open"],
+        ["open", "open", "whole", "edge"],
+        ["edge", "skipped", "whole", "edge"],
+    ]
+    assert frames.labels[2] == "visit 2 of 3: queries 4–7, keys 4–7, an edge: masked"
+    assert drive(Player(frames, description="visit")) == 4
+
+
+def test_a_tile_that_is_done_skips_the_rest() -> None:
+    visits = [Seen(0, 3, 0, 4, True), Seen(4, 7, 4, 8, True)]
+    assert kinds(render_tiles(visits, 8, 1)) == ["edge", "skipped", "open", "open"]
+
+
+def test_the_table_says_the_same() -> None:
+    shown = tile_table(VISITS, 8)
+    assert [[getattr(cell, "text", cell) for cell in row] for row in shown.rows] == [
+        ["0–3", "◩", "·"],
+        ["4–7", "■", "◩"],
+    ]
+    assert "3 visits, 1 whole and 2 at an edge" in shown.caption
+
+
+def test_a_last_block_that_is_not_full_ends_with_the_keys() -> None:
+    root = ET.fromstring(render_tiles([Seen(0, 5, 0, 4, True), Seen(0, 5, 4, 8, True)], 6))
+    cells = [group.find(f"{SVG}rect") for group in root.iter(f"{SVG}g") if group.get("data-kind")]
+    widths = [float(cell.get("width")) for cell in cells if cell is not None]
+    assert widths == pytest.approx([200, 100])
+
+
+def test_without_visits_there_is_nothing_to_draw() -> None:
+    with pytest.raises(UsageError, match="no tile visited"):
+        tile_frames([], 8)
+
+
+def test_the_pipeline_draws_every_job() -> None:
+    run = simulate_tile(UNITS["h100"], blocks=3, warpgroups=2)
+    root = ET.fromstring(render_pipeline({"ping-pong": run}, "simulated"))
+    bars = [group for group in root.iter(f"{SVG}g") if group.get("data-job")]
+    assert len(bars) == len(run.jobs) and {bar.get("data-warpgroup") for bar in bars} == {"0", "1"}
+    assert "tensor cores busy" in root.findtext(f"{SVG}desc", "")
+
+
+def test_pipelines_that_cannot_be_drawn() -> None:
+    with pytest.raises(UsageError, match="no run"):
+        render_pipeline({})
+    with pytest.raises(UsageError, match="at most 2 warpgroups"):
+        render_pipeline({"three": simulate_tile(UNITS["h100"], blocks=2, warpgroups=3)})
+
+
+def test_figures_come_from_the_table_of_this_triton() -> None:
+    [one] = agreed_figures("flash_attention.flash-sm90-d128-bf16-desc")
+    rows = agreed.load(agreed.path_for(agreed.versions()[-1]))["flash_attention.flash-sm90-d128-bf16-desc"]
+    assert one["registers"] == rows["sm_90"]["registers"] and one["arch"] == "sm_90"
+    [row] = made_table([one | {"local_bytes": 8}]).rows
+    assert row[2:5] == [one["warps"], one["registers"], ("8", "alert")] and "HGMMA" in str(row[9])
+    with pytest.raises(UsageError, match="no kernel in the table"):
+        agreed_figures("nothing.*")
