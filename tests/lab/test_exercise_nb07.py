@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -101,5 +102,5 @@ def test_the_rungs_under_the_lens() -> None:
     assert [*errors] == ["definition", "naive", "tiled", "flash"] and 0 < max(errors.values()) <= allowed
     steps = rung_steps(attention_inputs(40))
     assert len(steps) == 3 and steps[0].before == -math.inf
-    assert all(a.after == b.before for a, b in zip(steps[:-1], steps[1:], strict=True))
+    assert all(a.after == b.before for a, b in pairwise(steps))
     assert all(step.factor == pytest.approx(2 ** (step.before - step.after)) for step in steps)

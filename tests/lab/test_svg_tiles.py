@@ -1,4 +1,4 @@
-"""Pictures of tiles and of the simulated pipeline: every visit once, the legend, what is refused; figures as a table."""
+"""Pictures of tiles and of the simulated pipeline: every visit once, the legend, refusals; figures as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which blocks the kernel's loops visit: none that no row sees, all that some row sees, no mask where none is needed."""
+"""Which blocks the kernel's loops visit: none that no row sees, all that some row sees; masks only where needed."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def test_nothing_is_watched_afterwards() -> None:
 
 
 def test_values_go_there_and_back() -> None:
-    numbers = torch.arange(6.0).reshape(2, 3).numpy()
+    numbers = torch.arange(8.0).reshape(2, 4).numpy()
     assert (as_array(as_tensor(numbers)) == numbers).all()
     assert as_array(as_scalar(-3)).item() == -3 and as_array(7).item() == 7
