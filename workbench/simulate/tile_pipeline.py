@@ -21,6 +21,8 @@ from workbench.checks import as_whole
 from workbench.errors import UsageError
 
 TENSOR, SPECIAL = "tensor cores", "special functions"
+ROWS = 64
+"""Of queries, that a warpgroup has."""
 UNIT_OF = {"QK": TENSOR, "exp": SPECIAL, "PV": TENSOR}
 
 
@@ -77,7 +79,7 @@ class Timeline:
         return sum(job.end - job.begin for job in self.jobs if job.unit == unit) / self.seconds
 
 
-def job_seconds(units: Units, head_dim: int, block_n: int = 128, rows: int = 64) -> dict[str, float]:
+def job_seconds(units: Units, head_dim: int, block_n: int = 128, rows: int = ROWS) -> dict[str, float]:
     """How long each job of a warpgroup takes on an SM that it has for itself."""
     numbers = {"head_dim": head_dim, "block_n": block_n, "rows": rows}
     for name, number in numbers.items():

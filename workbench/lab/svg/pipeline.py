@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from workbench.errors import UsageError
 from workbench.lab.svg.canvas import FONT, Canvas, text_width
 from workbench.lab.svg.hatch import dotted, slanted
-from workbench.simulate.tile_pipeline import SPECIAL, TENSOR, Job, Timeline
+from workbench.simulate.tile_pipeline import ROWS, SPECIAL, TENSOR, Job, Timeline
 
 _LEFT, _TOP, _LANE, _GAP, _WIDTH = 128.0, 30.0, 26.0, 22.0, 900.0
 _TONES = ("prefill", "recompute")
@@ -27,7 +27,8 @@ def render_pipeline(runs: Mapping[str, Timeline], title: str = "simulated") -> s
     canvas.text(8, 16, title, FONT + 1, bold=True)
     for row, (name, run) in enumerate(runs.items()):
         top = _TOP + block * row
-        share = f"tensor cores busy {run.busy(TENSOR):.0%} of {1e6 * run.seconds:.2f} µs"
+        rows = ROWS * (1 + max(job.warpgroup for job in run.jobs))
+        share = f"{rows} rows; tensor cores busy {run.busy(TENSOR):.0%} of {1e6 * run.seconds:.2f} µs"
         canvas.text(_LEFT, top + 12, f"{name}: {share}", FONT, bold=True)
         for lane, unit in enumerate((TENSOR, SPECIAL)):
             y = top + 18 + _LANE * lane
