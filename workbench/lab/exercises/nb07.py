@@ -20,11 +20,13 @@ def online_step(highest: float, scores: list[float]) -> tuple[float, list[float]
     a block may be hidden whole. A weight is exp(score - new highest). The row's sum and result so far, which were
     counted from `highest`, become right when multiplied by the factor. A hidden key weighs 0, and nothing is ever NaN.
     """
-    # your turn: the new highest; what is subtracted where nothing has been seen yet; then weights and factor
+    from math import exp, inf
+
+    # your turn: the new highest (and what if nothing has been seen yet?), then weights and factor
     new = max(highest, max(scores))
-    shift = 0.0 if new == -math.inf else new
-    weights = [math.exp(score - shift) for score in scores]
-    return new, weights, math.exp(highest - shift)
+    shift = 0.0 if new == -inf else new
+    weights = [exp(score - shift) for score in scores]
+    return new, weights, exp(highest - shift)
     # end
 
 
@@ -45,10 +47,14 @@ def key_blocks(first: int, last: int, block: int, window: int | None) -> tuple[r
 
 def _as_step(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     """For `flash_attention.online_step`, interpreted: every row of a tile asks the function. The kernel counts in the
-    log2 domain, the function in the natural one."""
+    log2 domain, the function in the natural one. A compiled kernel keeps its own: it cannot call Python."""
     import numpy as np
 
+    from kernels.triton.interpreter import interpreting
     from kernels.triton.interpreter.values import as_array, as_tensor
+
+    if not interpreting():
+        return original
 
     def step(m_i: Any, s: Any, to_log2: Any, masked: Any) -> Any:
         ln2 = math.log(2)
@@ -62,7 +68,11 @@ def _as_step(function: Callable[..., Any], original: Callable[..., Any]) -> Call
 
 def _as_bounds(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     """For `flash_attention.bounds`, interpreted: the function chooses the blocks of every causal tile."""
+    from kernels.triton.interpreter import interpreting
     from kernels.triton.interpreter.values import as_array, as_scalar
+
+    if not interpreting():
+        return original
 
     def bounds(first_row: Any, q_len: Any, k_len: Any, window: Any, *constants: Any) -> Any:
         own = original(first_row, q_len, k_len, window, *constants)
@@ -112,12 +122,12 @@ EXERCISES = (
             "from the scores and from `highest`, and take exp of each: those are the weights and the factor.",
         ),
         mutants=(
-            Mutant("no rescaling", "math.exp(highest - shift)", "1.0"),
+            Mutant("no rescaling", "exp(highest - shift)", "1.0"),
             Mutant("the block's own highest", "max(highest, max(scores))", "max(scores)"),
             Mutant("the old highest", "new = max(highest, max(scores))", "new = max(highest, scores[0])"),
-            Mutant("−inf − −inf", "0.0 if new == -math.inf else new", "new"),
-            Mutant("upside down", "math.exp(highest - shift)", "math.exp(shift - highest) if highest > -1e30 else 0.0"),
-            Mutant("nothing subtracted", "math.exp(score - shift)", "math.exp(score)"),
+            Mutant("−inf − −inf", "0.0 if new == -inf else new", "new"),
+            Mutant("upside down", "exp(highest - shift)", "exp(shift - highest) if highest > -1e30 else 0.0"),
+            Mutant("nothing subtracted", "exp(score - shift)", "exp(score)"),
         ),
         swap=Swap("kernels.triton.flash_attention", "", "online_step", _as_step),
     ),
