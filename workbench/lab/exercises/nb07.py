@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,16 +16,14 @@ def online_step(highest: float, scores: list[float]) -> tuple[float, list[float]
     """One row meets one block of keys: the new highest score, the block's weights, and the factor for what was before.
 
     highest: of the scores so far, -inf before the first. scores: the block's, -inf where the row does not see the key;
-    a block may be hidden whole. A weight is exp(score - new highest). The row's sum and result so far, which were
+    a block may be hidden whole. A weight is 2 ** (score - new highest). The row's sum and result so far, which were
     counted from `highest`, become right when multiplied by the factor. A hidden key weighs 0, and nothing is ever NaN.
     """
-    from math import exp, inf
-
     # your turn: the new highest (and what if nothing has been seen yet?), then weights and factor
     new = max(highest, max(scores))
-    shift = 0.0 if new == -inf else new
-    weights = [exp(score - shift) for score in scores]
-    return new, weights, exp(highest - shift)
+    shift = 0.0 if new == float("-inf") else new
+    weights = [2.0 ** (score - shift) for score in scores]
+    return new, weights, 2.0 ** (highest - shift)
     # end
 
 
@@ -46,8 +43,8 @@ def key_blocks(first: int, last: int, block: int, window: int | None) -> tuple[r
 
 
 def _as_step(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """For `flash_attention.online_step`, interpreted: every row of a tile asks the function. The kernel counts in the
-    log2 domain, the function in the natural one. A compiled kernel keeps its own: it cannot call Python."""
+    """For `flash_attention.online_step`, interpreted: every row of a tile asks the function. A compiled kernel
+    keeps its own: it cannot call Python."""
     import numpy as np
 
     from kernels.triton.interpreter import interpreting
@@ -57,11 +54,10 @@ def _as_step(function: Callable[..., Any], original: Callable[..., Any]) -> Call
         return original
 
     def step(m_i: Any, s: Any, to_log2: Any, masked: Any) -> Any:
-        ln2 = math.log(2)
-        highest, scores = as_array(m_i) * ln2, as_array(s) * (as_array(to_log2).item() * ln2)
+        highest, scores = as_array(m_i), as_array(s) * as_array(to_log2)
         rows = [function(float(one), row.tolist()) for one, row in zip(highest, scores, strict=True)]
-        new, weights, factors = (np.array(part, dtype=np.float32) for part in zip(*rows, strict=True))
-        return as_tensor(new / np.float32(ln2)), as_tensor(weights), as_tensor(factors)
+        new, weights, factors = (as_tensor(np.array(part)) for part in zip(*rows, strict=True))
+        return new, weights, factors
 
     return step
 
@@ -105,29 +101,29 @@ EXERCISES = (
         statement="A row of attention walks over blocks of keys and keeps three things: the highest score so far, the "
         "sum of its weights and the weighted sum of values, both counted from that highest score. Write what happens "
         "when the next block comes. The rest is the kernel's: `sum = sum * factor + sum(weights)`, and the same for "
-        "the result. Any cut into blocks must end in the softmax over all scores at once.",
+        "the result. Any cut into blocks must end in the softmax (with powers of 2) over all scores at once.",
         function=online_step,
         reference=cases.step_by_definition,
         examples=(
-            Example((-1000.0, [5.0, -1000.0]), (5.0, [1.0, 0.0], 0.0), "what was before shrinks to nothing"),
-            Example((2.0, [-900.0, 2.0]), (2.0, [0.0, 1.0], 1.0), "no higher score, so all stays as it is"),
+            Example((3.0, [5.0, 4.0]), (5.0, [1.0, 0.5], 0.25), "what was counted from 3 shrinks by 2 ** -2"),
+            Example((4.0, [2.0, 4.0]), (4.0, [0.25, 1.0], 1.0), "no higher score, so all stays as it is"),
         ),
         cases=cases.step_cases,
         hints=(
-            "A weight from an earlier block is exp(s - old highest). What must it be multiplied by to be what it would "
-            "have been, had the new highest been known?",
-            "exp(s - old) * exp(old - new) = exp(s - new). With a higher score the factor is below 1, otherwise 1. As "
-            "long as nothing is seen, old and new are both -inf and their difference is NaN: subtract 0 instead.",
+            "A weight from an earlier block is 2 ** (s - old highest). What must it be multiplied by to be what it "
+            "would have been, had the new highest been known?",
+            "2 ** (s - old) * 2 ** (old - new) = 2 ** (s - new). With a higher score the factor is below 1, otherwise 1. "
+            "As long as nothing is seen, old and new are both -inf and their difference is NaN: subtract 0 instead.",
             "The new highest is the larger of `highest` and the block's largest. Subtract it, or 0.0 if it is -inf, "
-            "from the scores and from `highest`, and take exp of each: those are the weights and the factor.",
+            "from the scores and from `highest`, and raise 2 to each: those are the weights and the factor.",
         ),
         mutants=(
-            Mutant("no rescaling", "exp(highest - shift)", "1.0"),
+            Mutant("no rescaling", "2.0 ** (highest - shift)", "1.0"),
             Mutant("the block's own highest", "max(highest, max(scores))", "max(scores)"),
             Mutant("the old highest", "new = max(highest, max(scores))", "new = max(highest, scores[0])"),
-            Mutant("−inf − −inf", "0.0 if new == -inf else new", "new"),
-            Mutant("upside down", "exp(highest - shift)", "exp(shift - highest) if highest > -1e30 else 0.0"),
-            Mutant("nothing subtracted", "exp(score - shift)", "exp(score)"),
+            Mutant("−inf − −inf", '0.0 if new == float("-inf") else new', "new"),
+            Mutant("upside down", "2.0 ** (highest - shift)", "2.0 ** min(shift - highest, 99)"),
+            Mutant("nothing subtracted", "2.0 ** (score - shift)", "2.0**score"),
         ),
         swap=Swap("kernels.triton.flash_attention", "", "online_step", _as_step),
     ),

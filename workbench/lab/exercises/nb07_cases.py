@@ -13,26 +13,26 @@ Step = Callable[[float, list[float]], tuple[float, list[float], float]]
 
 
 def step_by_definition(highest: float, scores: list[float]) -> tuple[float, list[float], float]:
-    """By powers of a number so large that nothing has to be subtracted: exact for scores that are not far apart."""
+    """From the sorted scores, with e and logarithms."""
     seen = [score for score in (highest, *scores) if score > -math.inf]
     if not seen:
         return -math.inf, [0.0] * len(scores), 0.0
     new = sorted(seen)[-1]
 
     def share(score: float) -> float:
-        return 0.0 if score == -math.inf else math.e ** (score - new)
+        return 0.0 if score == -math.inf else math.exp((score - new) * math.log(2))
 
     return new, [share(score) for score in scores], share(highest)
 
 
 def folded(step: Step, blocks: Sequence[Sequence[float]], values: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """A row over all its blocks, as the kernel does it: the log-sum-exp of the scores, and the result."""
+    """A row over all its blocks, as the kernel does it: the log2 of the sum of weights, and the result."""
     highest, total, result = -math.inf, 0.0, 0.0
     for scores, column in zip(blocks, values, strict=True):
         highest, weights, factor = step(highest, list(scores))
         total = total * factor + sum(weights)
         result = result * factor + sum(w * v for w, v in zip(weights, column, strict=True))
-    return highest + math.log(total) if total else -math.inf, result / (total or 1.0)
+    return highest + math.log2(total) if total else -math.inf, result / (total or 1.0)
 
 
 def softmax_at_once(blocks: Sequence[Sequence[float]], values: Sequence[Sequence[float]]) -> tuple[float, float]:
@@ -41,11 +41,11 @@ def softmax_at_once(blocks: Sequence[Sequence[float]], values: Sequence[Sequence
     top = max(scores)
     if top == -math.inf:
         return -math.inf, 0.0
-    weights = [math.exp(score - top) for score in scores]
+    weights = [math.exp2(score - top) for score in scores]
     column = [value for block in values for value in block]
-    return top + math.log(math.fsum(weights)), math.fsum(map(math.prod, zip(weights, column, strict=True))) / math.fsum(
-        weights
-    )
+    return top + math.log2(math.fsum(weights)), math.fsum(
+        map(math.prod, zip(weights, column, strict=True))
+    ) / math.fsum(weights)
 
 
 def step_cases() -> list[Case]:
@@ -64,13 +64,13 @@ def step_cases() -> list[Case]:
         whole("random", f"{number}: 12 scores in blocks of {width}", cut, "any cut must end in the softmax of all")
     whole("rising", "each block higher", [[1.0, 2.0], [5.0, 3.0], [9.0, 8.5]], "what was before must shrink")
     whole("falling", "the highest comes first", [[9.0, 8.5], [5.0, 3.0], [1.0, 2.0]], "the highest stays the highest")
-    whole("large", "scores of hundreds", [[800.0, 801.0], [802.5, 799.0]], "exp(800) is no float: subtract first")
+    whole("large", "scores of thousands", [[1800.0, 1801.0], [1802.5, 1799.0]], "2 ** 1800 is no float: subtract first")
     whole("ragged", "a short last block", [[0.5, -1.0, 2.0], [1.5]])
     whole("hidden", "the first block is hidden", [[nothing, nothing], [1.0, 2.0]], "-inf - -inf is NaN")
     whole("hidden", "a block between is hidden", [[1.0, 0.0], [nothing, nothing], [2.0, 3.0]])
     whole("hidden", "every block is hidden", [[nothing, nothing], [nothing]])
     whole("hidden", "hidden keys among others", [[nothing, 1.0], [2.0, nothing]], "a hidden key weighs 0")
-    for highest, scores in ((1.5, [0.5, 2.5, -1.0]), (-3.0, [-4.0, -5.5]), (nothing, [-700.0, -701.0])):
+    for highest, scores in ((1.5, [0.5, 2.5, -1.0]), (-3.0, [-4.0, -5.5]), (nothing, [-70.0, -71.0])):
         cases.append(Case("one step", f"highest {highest}", fixed(highest, scores), step_by_definition))
     cases.append(Case("single", "one key", fixed(0.25, [1.25]), step_by_definition))
     return cases
