@@ -19,7 +19,7 @@ def online_step(highest: float, scores: list[float]) -> tuple[float, list[float]
     a block may be hidden whole. A weight is 2 ** (score - new highest). The row's sum and result so far, which were
     counted from `highest`, become right when multiplied by the factor. A hidden key weighs 0, and nothing is ever NaN.
     """
-    # your turn: the new highest (and what if nothing has been seen yet?), then weights and factor
+    # your turn: the new highest, weights and factor; and if nothing has been seen yet?
     new = max(highest, max(scores))
     shift = 0.0 if new == float("-inf") else new
     weights = [2.0 ** (score - shift) for score in scores]
@@ -113,7 +113,7 @@ EXERCISES = (
             "A weight from an earlier block is 2 ** (s - old highest). What must it be multiplied by to be what it "
             "would have been, had the new highest been known?",
             "2 ** (s - old) * 2 ** (old - new) = 2 ** (s - new). With a higher score the factor is below 1, otherwise 1. "
-            "As long as nothing is seen, old and new are both -inf and their difference is NaN: subtract 0 instead.",
+            "As long as nothing is seen, old and new are both -inf and their difference is NaN: subtract 0.",
             "The new highest is the larger of `highest` and the block's largest. Subtract it, or 0.0 if it is -inf, "
             "from the scores and from `highest`, and raise 2 to each: those are the weights and the factor.",
         ),
