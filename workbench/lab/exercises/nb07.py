@@ -112,7 +112,7 @@ EXERCISES = (
         hints=(
             "A weight from an earlier block is 2 ** (s - old highest). What must it be multiplied by to be what it "
             "would have been, had the new highest been known?",
-            "2 ** (s - old) * 2 ** (old - new) = 2 ** (s - new). With a higher score the factor is below 1, otherwise 1. "
+            "2 ** (s - old) * 2 ** (old - new) = 2 ** (s - new). With a higher score the factor is below 1, else 1. "
             "As long as nothing is seen, old and new are both -inf and their difference is NaN: subtract 0.",
             "The new highest is the larger of `highest` and the block's largest. Subtract it, or 0.0 if it is -inf, "
             "from the scores and from `highest`, and raise 2 to each: those are the weights and the factor.",
