@@ -13,9 +13,6 @@ from kernels.compile.chips import CHIPS, occupancy
 from workbench.errors import UsageError
 from workbench.lab.table import Cell, Table
 
-HEAD = ("kernel", "chip", "warps", "registers", "local B", "shared KiB", "blocks an SM", "warps held", "limit",
-        "matrix", "copies")  # fmt: skip
-
 
 def agreed_figures(pattern: str, archs: Sequence[str] = tuple(CHIPS)) -> list[dict[str, Any]]:
     """Records like those of `kernels.inspect`, for names such as ``flash_attention.*-d128-*``, chip by chip.
@@ -39,26 +36,27 @@ def agreed_figures(pattern: str, archs: Sequence[str] = tuple(CHIPS)) -> list[di
 
 
 def made_table(records: Sequence[Mapping[str, Any]], caption: str = "") -> Table:
-    """Of `agreed_figures`, or of `kernels.inspect.inspect`. ``warps held``: of those that an SM can hold."""
-    return Table(list(HEAD), [_row(record) for record in records], caption)
+    """One column a record of `agreed_figures`, or of `kernels.inspect.inspect`. Registers and local memory are those of
+    a thread; warps held, of those that an SM can hold."""
+    columns = [_column(record) for record in records]
+    rows: list[list[Cell | str | int]] = [[name, *(column[name] for column in columns)] for name in columns[0]]
+    return Table(["", *(f"{one['arch']} ({CHIPS[one['arch']].example})" for one in records)], rows, caption)
 
 
-def _row(record: Mapping[str, Any]) -> list[Cell | str | int]:
-    held, chip = record["occupancy"], CHIPS[record["arch"]]
-    local = record.get("local_bytes", 0)
-    return [
-        record["name"],
-        f"{record['arch']} ({chip.example})",
-        record["warps"],
-        record["registers"],
-        Cell(str(local), "alert") if local else "0",
-        f"{record['shared'] / 1024:.0f}",
-        held["blocks"],
-        f"{held['warps']} of {chip.warps_per_sm}",
-        ", ".join(held["limited_by"]),
-        _counts(record.get("matrix", {})),
-        _counts(record.get("copies", {})),
-    ]
+def _column(record: Mapping[str, Any]) -> dict[str, Cell | str | int]:
+    held, local = record["occupancy"], record.get("local_bytes", 0)
+    return {
+        "kernel": record["name"].split(".")[-1],
+        "warps of a program": record["warps"],
+        "registers": record["registers"],
+        "spilled to local memory": Cell(f"{local} B", "alert") if local else "nothing",
+        "shared memory": f"{record['shared'] / 1024:.0f} KiB",
+        "programs an SM holds": held["blocks"],
+        "limited by": ", ".join(held["limited_by"]),
+        "warps held": f"{held['warps']} of {CHIPS[record['arch']].warps_per_sm}",
+        "matrix instructions": _counts(record.get("matrix", {})),
+        "asynchronous copies": _counts(record.get("copies", {})),
+    }
 
 
 def _counts(counts: Mapping[str, int]) -> str:
