@@ -9,7 +9,17 @@ import pytest
 
 from kernels.compile import table as agreed
 from workbench.errors import UsageError
-from workbench.lab import Player, agreed_figures, drive, made_table, render_pipeline, tile_frames, tile_table
+from workbench.lab import (
+    Player,
+    agreed_figures,
+    control,
+    drive,
+    explore,
+    made_table,
+    render_pipeline,
+    tile_frames,
+    tile_table,
+)
 from workbench.lab.svg.tiles import render_tiles
 from workbench.simulate.tile_pipeline import UNITS, simulate_tile
 
@@ -95,3 +105,14 @@ def test_figures_come_from_the_table_of_this_triton() -> None:
     assert "HGMMA" in rows["matrix instructions"] and rows["warps held"].endswith("of 64")
     with pytest.raises(UsageError, match="no kernel in the table"):
         agreed_figures("nothing.*")
+
+
+def test_every_state_of_the_notebooks_view_can_be_drawn() -> None:
+    def picture(chip: str, dim: int) -> str:
+        ways = {"in order": {}, "ping-pong": {"warpgroups": 2}, "a block ahead": {"ahead": True}}
+        runs = {name: simulate_tile(UNITS[chip], head_dim=dim, blocks=6, **way) for name, way in ways.items()}
+        return render_pipeline(runs, f"simulated: {chip}, {dim}")
+
+    choices = {"chip": control("chip", choices=("h100", "a100")), "dim": control("head size", choices=(128, 64, 256))}
+    assert drive(explore(picture, choices, height=370)) == 6
+    assert "64 rows" in picture("h100", 128) and "128 rows" in picture("h100", 128)
