@@ -134,7 +134,7 @@ def _ready(group: int, job: tuple[int, str], ended: dict[tuple[int, int, str], f
     block, name = job
     if name == "QK":
         # In order: after the block before. Ahead there are two places for scores, each free once its exp is done.
-        before = (group, block - 1, "exp") if ahead else (group, block - 1, "PV")
+        before = (group, block - 2, "exp") if ahead else (group, block - 1, "PV")
     else:
         before = (group, block, "QK" if name == "exp" else "exp")
     if before[1] < 0:
