@@ -22,6 +22,7 @@ from workbench.lab import course
 from workbench.lab.banner import Surroundings, banner, look_around
 from workbench.lab.claims import claims_table
 from workbench.lab.display import show_now
+from workbench.lab.interpreted import interpret
 from workbench.lab.measured import HEAD, Measured, finite, limit, number, reading
 from workbench.lab.progress import Progress, open_progress
 from workbench.lab.recorded import recorded_values, write_run
@@ -46,7 +47,8 @@ _started: list[Lesson] = []
 
 
 def start(number: str) -> Lesson:
-    """Begins the notebook of this number, ``"01"``: prints the banner and seeds what is random.
+    """Begins the notebook of this number, ``"01"``: prints the banner and seeds what is random. Where it runs Triton
+    kernels and there is no GPU, Triton will interpret them.
 
     Downloads nothing and loads no model. Raises UsageError for a notebook that is not in the course, and for a value of
     WORKBENCH_TIER, WORKBENCH_DEVICE or WORKBENCH_TURN_OFF that cannot be.
@@ -65,6 +67,7 @@ def start(number: str) -> Lesson:
     around = look_around(device.type, notebooks[number].triton)
     tier = choose_tier(device.type, around.free_bytes)
     notes = [f"turned off for a test: {json.dumps(turned_off)}"] if turned_off else []
+    notes += filter(None, [interpret(around.mode)])
     print(banner(notebooks[number].name, around, tier, SEED, notes))
     lesson = Lesson(notebooks[number], around, tier, turned_off, open_progress(tier, keep=not turned_off))
     _started[:] = [lesson]

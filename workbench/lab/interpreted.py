@@ -1,0 +1,22 @@
+"""Triton's interpreter, made ready before a lesson imports Triton: whether kernels are compiled or interpreted is decided
+when it is imported, once a process."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def interpret(mode: str) -> str:
+    """For a lesson in mode ``interpreter`` kernels of this process are interpreted from now on.
+
+    Returns what the reader must know: empty, or that Triton was imported to compile before the lesson began.
+    """
+    if mode != "interpreter":
+        return ""
+    if "triton" not in sys.modules:
+        os.environ["TRITON_INTERPRET"] = "1"
+        return ""
+    from kernels.triton.interpreter import interpreting
+
+    return "" if interpreting() else "Triton was imported before the lesson began, to compile: restart and run again"
