@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 import kernels
+from kernels.triton import launch
 from workbench.measure import fusion, torch_traffic
 from workbench.measure.fusion import Fusion
 from workbench.measure.timing import Comparison, compare
@@ -40,6 +41,17 @@ class Pair:
             self.apart()
         return sum(call.read + call.written for call in calls)
 
+    def kernel_bytes(self) -> int | None:
+        """What the fused kernel moves, counted address by address where Triton interprets it; None where it does not."""
+        if self.maker != "triton" or not launch.interpreted():
+            return None
+        from kernels.triton import traffic
+        from kernels.triton.interpreter import faithful
+
+        with faithful(), traffic.counting() as launches:
+            self.fused()
+        return sum(one.read + one.written for one in launches)
+
     def timed(self, repeats: int = 7, min_seconds: float = 0.0) -> Comparison:
         """Both ways in turn."""
         device = self.apart().device.type
@@ -47,22 +59,26 @@ class Pair:
         return compare(ways, device=device, repeats=repeats, min_seconds=min_seconds)
 
 
-def fusions(config: ModelConfig, tokens: int, device: str, dtype: torch.dtype) -> dict[str, Pair]:
-    """Norm with residual, RoPE with cache write, SiLU · mul and softmax, with the widths of a model, on random numbers.
+def fusions(
+    config: ModelConfig, tokens: int, device: str, dtype: torch.dtype, maker: str | None = None
+) -> dict[str, Pair]:
+    """Norm with residual, RoPE with cache write, SiLU · mul, softmax and a product with its epilogue, with the widths of
+    a model, on random numbers.
 
-    The fused kernel is what the engine takes on this device; where there is none (no compiler), one that torch has, or
-    the operation is left out.
+    ``maker``: of the fused kernels; default: who makes the engine's on this device. An operation of which it makes none
+    is left out, or torch's own kernel is taken if it has one.
     """
+    maker = maker or ("triton" if device == "cuda" else "cpu")
     return {
         pair.counted.name: pair
-        for make in (_norm, _rope, _silu, _softmax)
-        if (pair := make(config, tokens, device, dtype)) is not None
+        for op, make in _PAIRS.items()
+        if (pair := make(config, tokens, device, dtype, maker if maker in kernels.available(op) else ""))
     }
 
 
-def _norm(config: ModelConfig, tokens: int, device: str, dtype: torch.dtype) -> Pair | None:
+def _norm(config: ModelConfig, tokens: int, device: str, dtype: torch.dtype, maker: str) -> Pair | None:
     x, stream = (_random((tokens, config.hidden_size), device, dtype, seed) for seed in (1, 2))
-    weight, eps, maker = _random((config.hidden_size,), device, dtype, 3), config.rms_norm_eps, _maker("rms_norm", device)
+    weight, eps = _random((config.hidden_size,), device, dtype, 3), config.rms_norm_eps
     streams = stream.clone(), stream.clone()
 
     def apart() -> torch.Tensor:
@@ -73,13 +89,11 @@ def _norm(config: ModelConfig, tokens: int, device: str, dtype: torch.dtype) -> 
     def fused() -> torch.Tensor:
         return kernels.rms_norm(x, weight, eps, streams[1], maker=maker)
 
-    counted = fusion.rms_norm(tokens, config.hidden_size, dtype.itemsize)
-    return Pair(counted, apart, fused, maker) if maker else None
+    return Pair(fusion.rms_norm(tokens, config.hidden_size, dtype.itemsize), apart, fused, maker) if maker else None
 
 
-def _rope(config: ModelConfig, tokens: int, device: str, dtype: torch.dtype) -> Pair | None:
+def _rope(config: ModelConfig, tokens: int, device: str, dtype: torch.dtype, maker: str) -> Pair | None:
     heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-    maker = _maker("rope_and_write", device)
     cos, sin = rope_table(config, tokens, torch.device(device))
     positions = torch.arange(tokens, device=device)
     slots = positions.flip(0).contiguous()  # any order will do, as long as none comes twice
@@ -108,8 +122,8 @@ def _rope_run(
     return run
 
 
-def _silu(config: ModelConfig, tokens: int, device: str, dtype: torch.dtype) -> Pair | None:
-    width, maker = config.intermediate_size, _maker("silu_mul", device)
+def _silu(config: ModelConfig, tokens: int, device: str, dtype: torch.dtype, maker: str) -> Pair | None:
+    width = config.intermediate_size
     gate_up = _random((tokens, 2 * width), device, dtype, 5)
 
     def apart() -> torch.Tensor:
@@ -122,9 +136,9 @@ def _silu(config: ModelConfig, tokens: int, device: str, dtype: torch.dtype) -> 
     return Pair(fusion.silu_mul(tokens, width, dtype.itemsize), apart, fused, maker) if maker else None
 
 
-def _softmax(config: ModelConfig, tokens: int, device: str, dtype: torch.dtype) -> Pair:
-    """Rows as wide as the model: of a teaching size, as no step of the engine has this operation alone."""
-    x, maker = _random((tokens, config.hidden_size), device, dtype, 6), _maker("softmax", device)
+def _softmax(config: ModelConfig, tokens: int, device: str, dtype: torch.dtype, maker: str) -> Pair | None:
+    """Rows as wide as the model: no step of the engine has this operation alone."""
+    x = _random((tokens, config.hidden_size), device, dtype, 6)
 
     def apart() -> torch.Tensor:
         numerators = (x - x.amax(-1, keepdim=True)).exp()
@@ -137,10 +151,49 @@ def _softmax(config: ModelConfig, tokens: int, device: str, dtype: torch.dtype) 
     return Pair(Fusion("softmax", rungs["naive"], rungs["fused"]), apart, fused, maker or TORCH)
 
 
-def _maker(op: str, device: str) -> str:
-    """Who makes the fused kernel for tensors of this device; empty if nobody does."""
-    wanted = "triton" if device == "cuda" else "cpu"
-    return wanted if wanted in kernels.available(op) else ""
+def _matmul(config: ModelConfig, tokens: int, device: str, dtype: torch.dtype, maker: str) -> Pair | None:
+    """From the model's width to that of its MLP, with a bias and SiLU."""
+    k, n = config.hidden_size, config.intermediate_size
+    a, b, bias = (_random(shape, device, dtype, 7) for shape in ((tokens, k), (k, n), (n,)))
+
+    def apart() -> torch.Tensor:
+        return torch.nn.functional.silu(a @ b + bias)
+
+    def fused() -> torch.Tensor:
+        return kernels.matmul(a, b, bias, "silu", maker=maker)
+
+    return Pair(fusion.matmul(tokens, n, k, dtype.itemsize), apart, fused, maker) if maker else None
+
+
+_PAIRS: dict[str, Callable[[ModelConfig, int, str, torch.dtype, str], Pair | None]] = {
+    "rms_norm": _norm,
+    "rope_and_write": _rope,
+    "silu_mul": _silu,
+    "softmax": _softmax,
+    "matmul": _matmul,
+}
+
+
+def layer_bytes(config: ModelConfig, tokens: int, size: int = 2) -> dict[str, tuple[int, int]]:
+    """{part of a layer: bytes that it moves in a step of so many tokens, apart and fused}; ``size``: of a number.
+
+    A product reads its weights and its input and writes its result, in both ways. Attention itself is left out.
+    """
+    hidden, inner = config.hidden_size, config.intermediate_size
+    heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+    qkv, attended = (heads + 2 * kv_heads) * head_dim, heads * head_dim
+    products = ((hidden, qkv), (attended, hidden), (hidden, 2 * inner), (inner, hidden))
+    weights = sum(rows * columns for rows, columns in products) * size
+    results = tokens * sum(rows + columns for rows, columns in products) * size
+    norm, silu = fusion.rms_norm(tokens, hidden, size), fusion.silu_mul(tokens, inner, size)
+    rope = fusion.rope_and_write(tokens, heads, kv_heads, head_dim, size)
+    return {
+        "weights": (weights, weights),
+        "products' inputs and results": (results, results),
+        "two norms with residual": (2 * norm.apart_bytes, 2 * norm.fused_bytes),
+        rope.name: (rope.apart_bytes, rope.fused_bytes),
+        silu.name: (silu.apart_bytes, silu.fused_bytes),
+    }
 
 
 def _random(shape: tuple[int, ...], device: str, dtype: torch.dtype, seed: int) -> torch.Tensor:
