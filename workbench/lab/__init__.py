@@ -25,7 +25,13 @@ _NAMES = {
     "workbench.lab.prompt_lint": ("lint_prompts", "prompt_linter", "suggest_order"),
     "workbench.lab.shown": ("drive", "show"),
     "workbench.lab.snapshot": ("PoolSnapshot", "Watch"),
-    "workbench.lab.steps": ("decode_in_turn", "decode_steps", "operations_in_a_decode_step", "prefill_step"),
+    "workbench.lab.steps": (
+        "decode_in_turn",
+        "decode_steps",
+        "kernels_in_a_decode_step",
+        "operations_in_a_decode_step",
+        "prefill_step",
+    ),
     "workbench.lab.svg": (
         "block_table_frames",
         "memory_map_frames",
