@@ -111,7 +111,9 @@ EXERCISES = (
             Mutant("the mean of the block", "/ width + eps", "/ BLOCK + eps"),
             Mutant("a sum for a mean", " / width + eps", " + eps"),
             Mutant("eps forgotten", " / width + eps)", " / width)"),
-            Mutant("eps under no root", "tl.rsqrt(tl.sum(s * s) / width + eps)", "tl.rsqrt(tl.sum(s * s) / width) + eps"),
+            Mutant(
+                "eps under no root", "tl.rsqrt(tl.sum(s * s) / width + eps)", "tl.rsqrt(tl.sum(s * s) / width) + eps"
+            ),
             Mutant("the stream not written", "    tl.store(stream_ptr, stream, mask=inside)\n", ""),
             Mutant("more than the row written", "(stream_ptr, stream, mask=inside)", "(stream_ptr, stream)"),
             Mutant("x normed, not the sum", "s = stream.to(tl.float32)", "s = x"),

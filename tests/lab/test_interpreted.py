@@ -1,0 +1,36 @@
+"""A lesson with Triton kernels and no GPU interprets them, if Triton was not imported before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton")
+ASK = """
+import os, sys
+if "first" in sys.argv:
+    import triton
+from workbench.lab.interpreted import interpret
+note = interpret(sys.argv[1])
+from kernels.triton.interpreter import interpreting
+print(interpreting(), note)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["interpreter"], "True"),
+        (["measured"], "False"),
+        (["recorded"], "False"),
+        (["interpreter", "first"], "False Triton was imported before the lesson began, to compile: restart and run"),
+    ],
+)
+def test_when_kernels_are_interpreted(arguments: list[str], said: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", ASK, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(said)
