@@ -42,7 +42,7 @@ class Pair:
         return sum(call.read + call.written for call in calls)
 
     def kernel_bytes(self) -> int | None:
-        """What the fused kernel moves, counted address by address where Triton interprets it; None where it does not."""
+        """What the fused kernel moves, counted by addresses where Triton interprets it; None where it does not."""
         if self.maker != "triton" or not launch.interpreted():
             return None
         from kernels.triton import traffic
@@ -62,8 +62,8 @@ class Pair:
 def fusions(
     config: ModelConfig, tokens: int, device: str, dtype: torch.dtype, maker: str | None = None
 ) -> dict[str, Pair]:
-    """Norm with residual, RoPE with cache write, SiLU · mul, softmax and a product with its epilogue, with the widths of
-    a model, on random numbers.
+    """Norm with residual, RoPE with cache write, SiLU · mul, softmax and a product with its epilogue, as wide as in a
+    model, on random numbers.
 
     ``maker``: of the fused kernels; default: who makes the engine's on this device. An operation of which it makes none
     is left out, or torch's own kernel is taken if it has one.
