@@ -4,6 +4,8 @@
 
 EXTRAS ?= dev
 PY := .venv/bin/python
+# Processes that share the default tests, each on one thread; WORKERS=0 runs them one after the other.
+WORKERS ?= 2
 # JupyterLab refuses to run as root (in a container, say) unless told.
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
@@ -23,7 +25,7 @@ open:
 	$(PY) -m jupyterlab $(ROOT_FLAG) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(ARGS)
 
 test: lint  ## lint, the default tests, every notebook
-	$(PY) -m pytest
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist worksteal
 	$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=120 -p no:xdist notebooks/
 
 lint: env  ## ruff, mypy, the import rules

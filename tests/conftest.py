@@ -26,31 +26,29 @@ class Row(NamedTuple):
     figures: str
 
 
-ROWS: pytest.StashKey[list[Row]] = pytest.StashKey()
+SHOWN = "shown"
 
 
 class Proof:
-    """Collects what one test showed."""
+    """Collects what one test showed, in the test's report, which reaches the summary from other processes too."""
 
-    def __init__(self, test: str, rows: list[Row]) -> None:
-        self._test, self._rows = test, rows
+    def __init__(self, properties: list[tuple[str, object]]) -> None:
+        self._properties = properties
 
     def report(self, shown: str, figures: object) -> None:
         """``shown``: what was shown, in words; ``figures``: the numbers."""
-        self._rows.append(Row(self._test, shown, str(figures)))
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[ROWS] = []
+        self._properties.append((SHOWN, [shown, str(figures)]))
 
 
 @pytest.fixture
 def proof(request: pytest.FixtureRequest) -> Proof:
-    return Proof(request.node.nodeid, request.config.stash[ROWS])
+    return Proof(request.node.user_properties)
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    rows = list(config.stash[ROWS])
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    ran = [report for key in ("passed", "failed") for report in terminalreporter.stats.get(key, [])]
+    ran = [report for report in ran if report.when == "call"]
+    rows = [Row(report.nodeid, *row) for report in ran for name, row in report.user_properties if name == SHOWN]
     if not rows:
         return
     failed = [report.nodeid for key in ("failed", "error") for report in terminalreporter.stats.get(key, [])]

@@ -108,6 +108,15 @@ def test_the_sampling_backend_takes_effect_and_changes_no_token(folder: Path) ->
     assert tokens[0] == tokens[1] == tokens[2] == tokens[3]
 
 
+def test_unfused_operations_are_taken_and_change_no_token(folder: Path) -> None:
+    fused, apart = open_llm(folder), open_llm(folder, enable_kernel_fusion=False)
+    assert (fused.runner.decoder.maker, apart.runner.decoder.maker) == ("auto", "reference")
+    assert apart.runner.captured is None and apart.runner.recorder is None, "torch's operations cannot be recorded"
+    assert tokens(fused) == tokens(apart)
+    shared = LLM(weights_of=apart, num_kv_blocks=64)
+    assert shared.runner.decoder.maker == "auto" and apart.runner.decoder.maker == "reference"
+
+
 def test_dummy_weights_are_the_same_by_seed() -> None:
     """A shipped configuration runs without a checkpoint; with random weights of the right shapes."""
     options = {"model": "smollm2-135m", "load_format": "dummy", "device": "cpu", "num_kv_blocks": 8}

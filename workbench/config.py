@@ -169,6 +169,11 @@ class EngineConfig:
     kv_offload_dir: str | None = _option(None, "folder for KV that leaves host memory", unbuilt_unless_default=True)
     kv_offload_disk_gib: float = _option(0.0, "disk for KV that leaves host memory, GiB", minimum=0, maximum=0)
     enforce_eager: bool = _option(False, "never replay a recorded decode step (only CPUs have recorded ones so far)")
+    enable_kernel_fusion: bool = _option(
+        True,
+        "one kernel for norm and residual, RoPE and cache write, SiLU and product; off: torch operations one after the "
+        "other, to compare with (no step is recorded then)",
+    )
     batch_invariant: bool = _option(False, "the same bits whatever else is in the batch", unbuilt=(True,))
     max_num_queued_reqs: int | None = _option(
         None, "most requests that may wait; one more is refused; default: no limit", minimum=1

@@ -50,7 +50,7 @@ LOADED_BY = ("model", "tokenizer", "load_format", "device", "dtype", "quantizati
 """The options that say which weights are loaded, and how (dummy weights come from the seed too)."""
 CACHE_OPTIONS = (
     "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization", "kv_cache_dtype", "attention_backend",
-    "sampling_backend", "enforce_eager", "batch_invariant", "num_threads",
+    "sampling_backend", "enforce_eager", "enable_kernel_fusion", "batch_invariant", "num_threads",
 )  # fmt: skip
 """The options that take effect when the model's cache and runner are made, and not in an engine."""
 
@@ -110,6 +110,7 @@ class LLM:
         cached = kv_dtype(config, self.quantization.name, computed)
         heads = Heads(shape.num_heads, shape.num_kv_heads, shape.head_dim, computed, device, cached)
         decoder = open_decoder(attention_backend(config.attention_backend, heads), max_model_len)
+        decoder.maker = "auto" if config.enable_kernel_fusion else "reference"
         if device.type == "cpu":
             keep_freed_memory()  # now, for what loading needed for a moment shall go back
         kv_bytes = self.model_config.kv_bytes_per_token(str(cached).removeprefix("torch."))
@@ -123,7 +124,7 @@ class LLM:
         clock = clock or WallClock()
         cost = StepCost(self.model_config, sum(decoder.weight_bytes), kv_bytes, decoder.weight_bytes[1])
         captured, recorder = None, None
-        if not config.enforce_eager:
+        if config.enable_kernel_fusion and not config.enforce_eager:
             captured = captured_steps(decoder, cache, config.max_num_seqs, max_model_len)
             recorder = tape_recorder(decoder, config.max_num_batched_tokens)
         self.runner = ModelRunner(decoder, cache, cost, clock.now, captured, recorder, maker)

@@ -49,6 +49,8 @@ def test_our_own_kernels(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("options", "row", "here", "why"),
     [
         ({"enforce_eager": True}, "a decode step", "one call an operation", "enforce_eager=True"),
+        ({"enable_kernel_fusion": False}, "a decode step", "one call an operation", "enable_kernel_fusion=False"),
+        ({"enable_kernel_fusion": False}, "operations", "PyTorch, none fused", "enable_kernel_fusion=False"),
         ({"attention_backend": "sdpa"}, "a decode step", "one call an operation", "attention by sdpa cannot be"),
         ({"attention_backend": "sdpa"}, "attention", "sdpa", "attention_backend='sdpa'"),
         ({"quantization": "w8a16"}, "weights", "int8", "quantization: w8a16; asked for"),

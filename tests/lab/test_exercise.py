@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 from dataclasses import replace
 from typing import Any
@@ -73,6 +74,8 @@ def test_the_skeleton_is_not_attempted_and_says_what_to_do():
 
 def test_a_stub_without_source_is_a_stub():
     stub = source.compiled("def f(values):\n    ...\n", "f", "<no file>")
+    linecache.cache.pop("<no file>")
+    assert RUNNING_TOTAL.graded(stub).state == NOT_ATTEMPTED
     assert RUNNING_TOTAL.graded(stub).state == NOT_ATTEMPTED
 
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
 
 TESTS = """
@@ -22,16 +24,17 @@ def test_quiet():
 """
 
 
-def run(tmp_path, tests):
+def run(tmp_path, tests, *options):
     (tmp_path / "conftest.py").write_text(CONFTEST.read_text(encoding="utf-8"), encoding="utf-8")
     (tmp_path / "test_it.py").write_text(tests, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:nbval"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:nbval", *options]
     return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60).stdout
 
 
-def test_the_table(tmp_path):
-    out = run(tmp_path, TESTS).split("what was shown", 1)[1].splitlines()
+@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "two workers"])
+def test_the_table(tmp_path, options):
+    out = run(tmp_path, TESTS, *options).split("what was shown", 1)[1].splitlines()
     rows = [line.split() for line in out]
     assert ["test_equal", "prompts", "equal", "40/40"] in rows
     assert ["test_equal", "ratio", "2.5"] in rows

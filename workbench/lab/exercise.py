@@ -57,6 +57,8 @@ class Swap(NamedTuple):
     attribute: str
     adapt: Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any]]
     """(reader's function, the engine's own) to what stands in the engine's place."""
+    call: Callable[..., Any] = lambda function, *arguments: function(*arguments)
+    """How the function is called: as it is, or, say, launched as a kernel."""
 
     @property
     def place(self) -> str:
@@ -75,6 +77,8 @@ class Used:
     """``your function``, ``the reference solution`` or ``the engine's own``."""
     calls: int = 0
     """How often the engine has called it; stays 0 for the engine's own."""
+    function: Callable[..., Any] | None = None
+    """Yours or the solution; None for the engine's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,10 +243,10 @@ class Exercise:
             print(f"{self.id}: {result.state}, so the engine keeps its own {self.swap.place}")
             yield Used("the engine's own")
             return
-        used = Used(result.graded)
-        print(f"{self.id}: {used.who} stands for {self.swap.place}")
         chosen = self.function if result.graded == REFERENCE else function
-        with self._swapped(_counting(chosen, used)):
+        used = Used(result.graded, function=chosen)
+        print(f"{self.id}: {used.who} stands for {self.swap.place}")
+        with self._swapped(_counting(chosen, used, self.swap.call)):
             yield used
 
     @contextmanager
@@ -276,9 +280,9 @@ def _same(result: Any) -> Callable[..., Any]:
     return lambda *arguments: result
 
 
-def _counting(function: Callable[..., Any], used: Used) -> Callable[..., Any]:
+def _counting(function: Callable[..., Any], used: Used, call: Callable[..., Any]) -> Callable[..., Any]:
     def counted(*arguments: Any) -> Any:
         used.calls += 1
-        return function(*arguments)
+        return call(function, *arguments)
 
     return counted

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 import re
 import textwrap
 from collections.abc import Callable
@@ -114,6 +115,8 @@ def compiled(source: str, name: str, filename: str = "<exercise>") -> FunctionTy
     """The function ``name`` that ``source`` defines, in a namespace of its own: what a fresh notebook would make."""
     namespace: dict[str, Any] = {"__name__": "__exercise__"}
     exec(compile(source, filename, "exec"), namespace)
+    # As in a notebook, where inspect finds what stands in a cell; Triton compiles from that.
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     found = namespace[name]
     assert isinstance(found, FunctionType)
     return found

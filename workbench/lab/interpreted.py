@@ -1,5 +1,5 @@
-"""Triton's interpreter, made ready before a lesson imports Triton: whether kernels are compiled or interpreted is
-decided when it is imported, once a process."""
+"""Triton's interpreter, made ready before a lesson imports Triton: whether kernels are compiled or interpreted Triton
+decides when it is imported, once a process."""
 
 from __future__ import annotations
 

@@ -25,6 +25,8 @@ def _operations(llm: LLM) -> list[str]:
         if ours:
             return ["operations", "Triton kernels, else PyTorch", f"the model is on {device}: {', '.join(ours)}"]
         return ["operations", "plain PyTorch", f"the model is on {device}, and the C++ kernels are for CPUs"]
+    if not llm.config.enable_kernel_fusion:
+        return ["operations", "PyTorch, none fused", "enable_kernel_fusion=False; products as they are"]
     if reason := cannot_run():
         return ["operations", "plain PyTorch", f"the C++ kernels do not run: {reason}"]
     ours = [op for op in kernels.operations() if "cpu" in kernels.available(op)]
@@ -43,6 +45,8 @@ def _decode_steps(llm: LLM) -> list[str]:
         return ["a decode step", "captured", "recorded once for each size of a batch, then replayed in one call"]
     if llm.config.enforce_eager:
         why = "enforce_eager=True"
+    elif not llm.config.enable_kernel_fusion:
+        why = "enable_kernel_fusion=False: torch's operations cannot be recorded"
     elif not attention.capturable:
         why = f"attention by {attention.name} cannot be recorded"
     else:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.engine.trace import StepTrace
@@ -98,6 +101,60 @@ def operations_in_a_decode_step(lesson: Lesson, llm: LLM) -> int:
     with Count() as counted:
         engine.step()
     return counted.calls
+
+
+def kernels_in_a_decode_step(lesson: Lesson, llm: LLM) -> Counter[str]:
+    """What Python has carried out in a step in which one request decodes, by name: operations of torch that move
+    numbers, and calls of our C++ and Triton kernels. A tape that is replayed is one call, whatever is on it."""
+    from workbench.measure import torch_traffic
+
+    engine = lesson.engine(llm)
+    engine.add_request(_prompt(llm, 16, 0), _answer(3))
+    for _ in range(2):  # where decode steps are recorded, the first one records
+        engine.step()
+    with torch_traffic.counting() as operations, _own_kernels() as ours:
+        engine.step()
+    return Counter([one.op for one in operations] + ours)
+
+
+@contextmanager
+def _own_kernels() -> Iterator[list[str]]:
+    """Within it every call of a C++ kernel and every launch of a Triton kernel adds its name to the list."""
+    from kernels.cpu import native
+
+    names: list[str] = []
+    function = native.function
+
+    def found(name: str, *signature: str) -> Any:
+        names.append(name)
+        return function(name, *signature)
+
+    native.function = found
+    try:
+        with _launches(names):
+            yield names
+    finally:
+        native.function = function
+
+
+@contextmanager
+def _launches(names: list[str]) -> Iterator[None]:
+    if "triton" not in sys.modules:  # then nobody launches
+        yield
+        return
+    from triton.runtime.jit import KernelInterface
+
+    getitem = KernelInterface.__getitem__
+
+    def found(kernel: Any, grid: Any) -> Any:
+        names.append(kernel.__name__)
+        return getitem(kernel, grid)
+
+    KernelInterface.__getitem__ = found
+    try:
+        yield
+    finally:
+        KernelInterface.__getitem__ = getitem
 
 
 def _run(engine: Engine) -> list[StepTrace]:

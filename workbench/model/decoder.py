@@ -107,6 +107,8 @@ class Decoder:
         self.device = norm.device
         self.dtype = activation_dtype(norm.dtype, norm.device)
         """Of activations."""
+        self.maker = "auto"
+        """Who makes the operations between the products, see `kernels`; ``reference``: torch, none fused."""
         self.layers = [
             Layer(weights, index, config.window(index), self.dtype, activation_bits)
             for index in range(config.num_layers)
@@ -140,8 +142,8 @@ class Decoder:
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             hidden = self._joined(stream, joins, layer.attn_norm)
             attended = self._attend(layer, hidden, batch, layer_cache, prepared[layer.window])
-            hidden = kernels.rms_norm(layer.o(attended), layer.mlp_norm, eps, residual=stream)
-            joins = layer.down(kernels.silu_mul(layer.gate_up(hidden)))
+            hidden = kernels.rms_norm(layer.o(attended), layer.mlp_norm, eps, stream, maker=self.maker)
+            joins = layer.down(kernels.silu_mul(layer.gate_up(hidden), maker=self.maker))
         return self._joined(stream, joins, self.norm)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -151,8 +153,8 @@ class Decoder:
     def _joined(self, stream: torch.Tensor, joins: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:
         eps = self.config.rms_norm_eps
         if joins is None:
-            return kernels.rms_norm(stream, weight, eps)
-        return kernels.rms_norm(joins, weight, eps, residual=stream)
+            return kernels.rms_norm(stream, weight, eps, maker=self.maker)
+        return kernels.rms_norm(joins, weight, eps, stream, maker=self.maker)
 
     def _attend(
         self, layer: Layer, hidden: torch.Tensor, batch: Batch, cache: torch.Tensor, prepared: Any
@@ -162,7 +164,7 @@ class Decoder:
         qkv = layer.qkv(hidden)
         kernels.rope_and_write(
             qkv, batch.positions, self.cos, self.sin, batch.slots, cache, layer.q_norm, layer.k_norm,
-            config.rms_norm_eps,
+            config.rms_norm_eps, maker=self.maker,
         )  # fmt: skip
         queries = qkv.view(len(qkv), -1, config.head_dim)[:, : config.num_heads]
         attended = self.attention.attend(queries, cache, prepared, self.scale)
