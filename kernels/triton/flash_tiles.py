@@ -45,3 +45,18 @@ def tiles(arch: int | None, padded: int, itemsize: int, descriptors: bool, windo
     if padded <= 128:
         return Tiles(128, 64, 8, 3)
     return Tiles(64, 32 if windowed else 64, 8, 2) if arch < 90 else Tiles(128, 32, 8, 2)
+
+
+def decode_tiles(arch: int | None, padded: int, itemsize: int, rows: int) -> Tiles:
+    """The same for a program that has a few rows only and waits for keys and values. ``rows``: that there are.
+
+    Sixteen rows are the least of a matrix instruction, whatever it costs: memory is what takes the time. So the block
+    of keys and the stages are as deep as lets two programs or more stand on a multiprocessor.
+    """
+    block_m = next(size for size in (16, 32, 64) if rows <= size or size == 64)
+    if arch is None:
+        return Tiles(block_m, 64, 4, 1)
+    if itemsize == 4:
+        return Tiles(16, 32 if padded <= 128 else 16, 4, 2)
+    little = arch in LITTLE_SHARED_MEMORY or padded > 128
+    return Tiles(block_m, 32 if little else 64, 4, 2 if arch < 90 or little else 3)
