@@ -36,7 +36,11 @@ _OPERATIONS: dict[str, dict[str, Callable[..., Any] | str]] = {
     "silu_mul": {"reference": reference.silu_mul, "triton": "activation", "cpu": cpu_layers.silu_mul},
     "softmax": {"reference": reference.softmax, "triton": "softmax"},
     "write_kv": {"reference": reference.write_kv},
-    "paged_attention": {"reference": reference.paged_attention, "cpu": cpu_attention.paged_attention},
+    "paged_attention": {
+        "reference": reference.paged_attention,
+        "triton": "paged_attention",
+        "cpu": cpu_attention.paged_attention,
+    },
     "sample": {"reference": reference.sample, "triton": "sampling", "cpu": cpu_sampling.sample},
 }
 """A maker's function, or in which module of `kernels.triton` it stands under the operation's name."""
@@ -197,10 +201,15 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     maker: str = "auto",
+    **more: Any,
 ) -> torch.Tensor:
-    """See `kernels.reference.paged_attention`; the maker ``cpu`` also takes int32 tensors for the two lists."""
-    made = _maker("paged_attention", maker, cpu_attention.suits(q, cache))
-    return made(q, cache, block_tables, query_start, seq_lens, scale=scale, window=window)
+    """See `kernels.reference.paged_attention`. The makers ``cpu`` and ``triton`` also take int32 tensors for the two
+    lists. ``more``: ``causal``, ``softcap``, ``sinks`` and ``lse``, which ``cpu`` does not have."""
+    on_gpu = _on_gpu("paged_attention", q, cache, block_tables, more.get("sinks"))
+    made = _maker("paged_attention", maker, not more and cpu_attention.suits(q, cache), on_gpu)
+    if more and made is cpu_attention.paged_attention:
+        raise ValueError(f"paged_attention on a CPU has no {', '.join(more)}; use maker='reference'")
+    return made(q, cache, block_tables, query_start, seq_lens, scale=scale, window=window, **more)
 
 
 def sample(

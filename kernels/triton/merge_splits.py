@@ -122,25 +122,25 @@ def merge_splits(partial: torch.Tensor, partial_lse: torch.Tensor, **values: Any
 
 def variants() -> list[Variant]:
     """One query a request; 32 heads or any other multiple of 16."""
+    numbers = ("num_splits", "split_size", "window", "num_heads", "stride_s", "stride_ls", "stride_ot", "stride_oh")
     signature = {
         **dict.fromkeys(("partial", "partial_lse"), "*fp32"),
         "out": "*bf16",
-        "cu_q": "*i32",
-        **dict.fromkeys(("num_splits", "num_heads", "stride_s", "stride_ls", "stride_ot", "stride_oh"), "i32"),
+        **dict.fromkeys(("cu_q", "seq_lens"), "*i32"),
+        **dict.fromkeys(numbers, "i32"),
     }
+    pointers = ("partial", "partial_lse", "out", "cu_q", "seq_lens")
     return [
         Variant(
             name=f"d{head_dim}",
             kernel=_merge_splits,
             signature=signature,
             constexprs={
-                "width": 1,
-                "lse": None,
-                "HEAD_DIM": head_dim,
-                "PADDED": padded_dim(head_dim),
-                "HAS_LSE": False,
+                **{"width": 1, "lse": None, "HAS_LSE": False},
+                **{"BLOCK_N": 64, "CAUSAL": True, "HAS_WINDOW": True},
+                **{"HEAD_DIM": head_dim, "PADDED": padded_dim(head_dim)},
             },
-            divisible_by_16=("partial", "partial_lse", "out", "cu_q", "num_heads", "stride_s", "stride_ot", "stride_oh"),
+            divisible_by_16=(*pointers, "num_heads", "stride_s", "stride_ot", "stride_oh"),
             num_warps=WARPS,
             num_stages=STAGES,
             wants=("ldg.128",),

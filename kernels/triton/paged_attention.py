@@ -23,7 +23,7 @@ import triton.language as tl
 
 from kernels.triton.attention_tiles import load_rows, locate, offsets, queries_of, reach, store_rows, unpack
 from kernels.triton.attention_walk import finish, nothing_yet, walk, walk_all
-from kernels.triton.merge_splits import shares
+from kernels.triton.merge_splits import merge_splits, shares
 from kernels.triton.paged_call import plan_for, prepare, refusal
 from kernels.triton.paged_plan import Plan
 from kernels.triton.paged_variants import paged_variants
@@ -169,7 +169,7 @@ def attend(
     if plan.width and plan.num_splits > 1:
         partial = call.workspace()
         call.decode(_paged, partial)
-        call.merge(partial)
+        merge_splits(*partial, **call.values | {"BLOCK_N": plan.tiles.block_n})
     elif plan.width:
         call.decode(_paged)
     if plan.prefills:

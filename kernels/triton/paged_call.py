@@ -17,7 +17,6 @@ from kernels.triton.attention_call import (
 )
 from kernels.triton.flash_tiles import Tiles, decode_tiles, tiles
 from kernels.triton.launch import require, strange
-from kernels.triton.merge_splits import merge_splits
 from kernels.triton.paged_plan import Bounds, Plan, bounds_for, bounds_of, decode_limit, make_plan
 
 TABLE_TYPES = (torch.int64, torch.int32)
@@ -137,10 +136,6 @@ class Call(NamedTuple):
             more |= {"out": partial[0], "lse": partial[1], "HAS_LSE": True, "stride_ls": partial[1].stride(0)}
             more |= {f"stride_o{x}": stride for x, stride in zip("sth", partial[0].stride(), strict=False)}
         self._run(kernel, chosen, self.values["batch"] * tiles_each * self.plan.num_splits, more)
-
-    def merge(self, partial: tuple[torch.Tensor, torch.Tensor]) -> None:
-        """Their partial results into the result."""
-        merge_splits(*partial, **self.values | {"BLOCK_N": self.plan.tiles.block_n})
 
     def prefill(self, kernel: Any) -> None:
         """Launches over all others; an upper bound of tiles that needs no look at the lengths."""

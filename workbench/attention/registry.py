@@ -14,7 +14,7 @@ BACKENDS: dict[str, Callable[[Heads], AttentionBackend]] = {
     "torch_native": lambda heads: TorchNative(),
     "sdpa": lambda heads: Sdpa(),
     "cpu": cpu.Cpu,
-    "triton": lambda heads: triton.Triton(),
+    "triton": triton.Triton,
 }
 WHY_NOT: dict[str, Callable[[Heads], str]] = {"cpu": cpu.why_not, "triton": triton.why_not}
 """Why a backend cannot serve such heads here, empty if it can; the others serve all."""
