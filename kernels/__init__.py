@@ -201,15 +201,12 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     maker: str = "auto",
-    **more: Any,
 ) -> torch.Tensor:
     """See `kernels.reference.paged_attention`. The makers ``cpu`` and ``triton`` also take int32 tensors for the two
-    lists. ``more``: ``causal``, ``softcap``, ``sinks`` and ``lse``, which ``cpu`` does not have."""
-    on_gpu = _on_gpu("paged_attention", q, cache, block_tables, more.get("sinks"))
-    made = _maker("paged_attention", maker, not more and cpu_attention.suits(q, cache), on_gpu)
-    if more and made is cpu_attention.paged_attention:
-        raise ValueError(f"paged_attention on a CPU has no {', '.join(more)}; use maker='reference'")
-    return made(q, cache, block_tables, query_start, seq_lens, scale=scale, window=window, **more)
+    lists."""
+    on_gpu = _on_gpu("paged_attention", q, cache, block_tables)
+    made = _maker("paged_attention", maker, cpu_attention.suits(q, cache), on_gpu)
+    return made(q, cache, block_tables, query_start, seq_lens, scale=scale, window=window)
 
 
 def sample(

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import torch
 
-from kernels.reference.flash_attention import attend_one
-
 
 def write_kv(kv: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None:
     """Stores new keys and values. kv ``[num_tokens, 2, num_kv_heads, head_dim]``; slots ``[num_tokens]`` int64.
@@ -29,12 +27,8 @@ def paged_attention(
     *,
     scale: float,
     window: int | None = None,
-    causal: bool = True,
-    softcap: float | None = None,
-    sinks: torch.Tensor | None = None,
-    lse: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Attention of a batch of requests with different lengths, read through their block tables.
+    """Causal attention of a batch of requests with different lengths, read through their block tables.
 
     q ``[num_tokens, num_heads, head_dim]``: the queries of all requests, one after the other; request b owns rows
     ``query_start[b] … query_start[b+1]`` and they are the *last* tokens of its ``seq_lens[b]`` (their own keys and
@@ -42,19 +36,22 @@ def paged_attention(
     not read. Query heads share KV heads in groups of ``num_heads / num_kv_heads`` (GQA, Ainslie et al. 2023). With
     ``window`` a token sees itself and the ``window − 1`` tokens before it. A request may be empty, or have more queries
     than tokens: what sees no key becomes zeros. Returns the shape of q.
-
-    ``causal``, ``softcap`` and ``sinks`` as in `flash_attention`; into ``lse`` ``[num_tokens, num_heads]`` float32, if
-    given, goes the natural log-sum-exp.
     """
-    block_size = cache.shape[1]
+    num_heads, block_size, num_kv_heads = q.shape[1], cache.shape[1], cache.shape[3]
     rows = cache.flatten(0, 1)
     output = torch.empty_like(q)
     for b, length in enumerate(seq_lens):
-        queries = slice(query_start[b], query_start[b + 1])
+        begin, end = query_start[b], query_start[b + 1]
         positions = torch.arange(length, device=q.device)
         slots = block_tables[b, positions // block_size] * block_size + positions % block_size
         keys, values = rows[slots].to(q.dtype).unbind(1)  # each [length, num_kv_heads, head_dim]
-        output[queries], sums = attend_one(q[queries], keys, values, scale, causal, window, softcap, sinks)
-        if lse is not None:
-            lse[queries] = sums
+        group = num_heads // num_kv_heads
+        keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
+        scores = torch.einsum("qhd,khd->hqk", q[begin:end], keys).float() * scale
+        own = torch.arange(length - (end - begin), length, device=q.device)[:, None]
+        visible = positions <= own
+        if window is not None:
+            visible &= positions > own - window
+        weights = scores.masked_fill(~visible, float("-inf")).softmax(-1).masked_fill(~visible, 0.0).to(q.dtype)
+        output[begin:end] = torch.einsum("hqk,khd->qhd", weights, values)
     return output

@@ -38,41 +38,28 @@ def flash_attention(
     the sum of ``exp(score)``, the sink included. A query that sees no key has out 0, and lse −inf or its sink. Keys and
     values that no query of their sequence sees are not read, whatever they hold.
     """
+    num_heads = q.shape[1]
     exact = torch.promote_types(q.dtype, torch.float32)
+    group = num_heads // k.shape[1]
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
     lse = torch.empty(q.shape[:2], dtype=exact, device=q.device)
     rows, columns = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
     for b in range(len(rows) - 1):
         queries, keys = slice(rows[b], rows[b + 1]), slice(columns[b], columns[b + 1])
-        out[queries], lse[queries] = attend_one(q[queries], k[keys], v[keys], scale, causal, window, softcap, sinks)
+        visible = _visible(rows[b + 1] - rows[b], columns[b + 1] - columns[b], causal, window, q.device)
+        seen = visible.any(0)[:, None, None]
+        key = k[keys].where(seen, 0).repeat_interleave(group, 1)
+        value = v[keys].where(seen, 0).repeat_interleave(group, 1)
+        scores = torch.einsum("qhd,khd->hqk", q[queries], key).to(exact) * scale
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        scores = scores.masked_fill(~visible, float("-inf"))
+        if sinks is not None:
+            scores = torch.cat([scores, sinks.to(exact)[:, None, None].expand(-1, scores.shape[1], 1)], 2)
+        weights = scores.softmax(-1)[..., : visible.shape[1]].masked_fill(~visible, 0).to(q.dtype)
+        out[queries] = torch.einsum("hqk,khd->qhd", weights, value)
+        lse[queries] = scores.logsumexp(-1).T
     return out, lse
-
-
-def attend_one(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    scale: float,
-    causal: bool,
-    window: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`flash_attention` of one sequence."""
-    group = q.shape[1] // k.shape[1]
-    exact = torch.promote_types(q.dtype, torch.float32)
-    visible = _visible(len(q), len(k), causal, window, q.device)
-    seen = visible.any(0)[:, None, None]
-    key = k.where(seen, 0).repeat_interleave(group, 1)
-    value = v.where(seen, 0).repeat_interleave(group, 1)
-    scores = torch.einsum("qhd,khd->hqk", q, key).to(exact) * scale
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    scores = scores.masked_fill(~visible, float("-inf"))
-    if sinks is not None:
-        scores = torch.cat([scores, sinks.to(exact)[:, None, None].expand(-1, scores.shape[1], 1)], 2)
-    weights = scores.softmax(-1)[..., : visible.shape[1]].masked_fill(~visible, 0).to(q.dtype)
-    return torch.einsum("hqk,khd->qhd", weights, value), scores.logsumexp(-1).T
 
 
 def _visible(num_queries: int, num_keys: int, causal: bool, window: int | None, device: torch.device) -> torch.Tensor:

@@ -14,6 +14,7 @@ use this.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os.path import commonprefix
 from typing import NamedTuple
 
 import torch
@@ -52,25 +53,34 @@ def shared_heads(
 ) -> list[SharedHead]:
     """Groups of at least so many requests that share a head of at least so many tokens, by their block tables.
 
-    A head ends before the first query of each member, which then sees all of it. Requests are grouped by their first
-    ``least_tokens``; the head is what all of a group have in common. Nobody is in two groups.
+    A head ends before the first query of each member, which then sees all of it. Where requests part, either all share
+    what lies before, or those on each side share more: whatever saves the most reading. Nobody is in two groups.
     """
-    least = max(1, -(-least_tokens // block_size))
-    groups: dict[tuple[int, ...], list[int]] = {}
     room = [max(0, n - (query_start[b + 1] - query_start[b])) // block_size for b, n in enumerate(seq_lens)]
-    for b, table in enumerate(tables):
-        if room[b] >= least and query_start[b + 1] > query_start[b]:
-            groups.setdefault(tuple(table[:least]), []).append(b)
-    found = []
-    for members in groups.values():
-        if len(members) >= least_requests:
-            most = min(room[b] for b in members)
-            first = list(tables[members[0]][:most])
-            for b in members[1:]:
-                equal = (x == y for x, y in zip(first, tables[b], strict=False))
-                first = first[: next((i for i, same in enumerate(equal) if not same), len(first))]
-            found.append(SharedHead(tuple(members), len(first)))
-    return found
+    heads = [tuple(table[:blocks]) for table, blocks in zip(tables, room, strict=True)]
+    asking = [b for b, _ in enumerate(heads) if query_start[b + 1] > query_start[b]]
+    return _split(heads, asking, least_requests, max(1, -(-least_tokens // block_size)))
+
+
+def _split(
+    heads: list[tuple[int, ...]], members: list[int], least_requests: int, least_blocks: int
+) -> list[SharedHead]:
+    """The best heads of some members."""
+    if len(members) < least_requests:
+        return []
+    depth = len(commonprefix([heads[b] for b in members]))
+    branches: dict[int, list[int]] = {}
+    for b in members:
+        if len(heads[b]) > depth:
+            branches.setdefault(heads[b][depth], []).append(b)
+    apart = [head for branch in branches.values() for head in _split(heads, branch, least_requests, least_blocks)]
+    together = [SharedHead(tuple(members), depth)] if depth >= least_blocks else []
+    return max(together, apart, key=_saved)
+
+
+def _saved(shared: Sequence[SharedHead]) -> int:
+    """Blocks that need not be read again."""
+    return sum((len(requests) - 1) * num_blocks for requests, num_blocks in shared)
 
 
 def cascade_plan(

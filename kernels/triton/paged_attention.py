@@ -15,8 +15,6 @@ descriptor (TMA) would need pages that are no smaller than a block. Backward is 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -160,8 +158,9 @@ def attend(
 ) -> torch.Tensor:
     """`paged_attention` with a plan made before, for each layer of a step; looks at no value on the device.
 
-    ``out``: where the result goes, of any float type; else it is new and of q's. Raises ValueError for tensors that it
-    cannot take.
+    ``causal``, ``softcap`` and ``sinks`` as in `kernels.reference.flash_attention`. Into ``lse`` ``[num_tokens,
+    num_heads]`` float32, if given, goes the natural log-sum-exp, into ``out`` of any float type the result; else that
+    is new and of q's type. Raises ValueError for tensors that it cannot take.
     """
     call = prepare(q, cache, block_tables, plan, scale, causal, softcap, sinks, lse, out)
     if call.empty():
@@ -186,17 +185,14 @@ def paged_attention(
     *,
     scale: float,
     window: int | None = None,
-    split_size: int | None = None,
-    num_sms: int | None = None,
-    **options: Any,
 ) -> torch.Tensor:
     """See `kernels.reference.paged_attention`; the two lists may also be int32 tensors, whose values no one looks at.
 
-    ``split_size`` for results whose bits do not depend on the batch, ``num_sms`` (default: this GPU's) for the speed of
-    `paged_plan.make_plan`. ``options``: as `attend` takes them. Raises ValueError for what it does not take.
+    For speed: a plan of its own each time (`paged_call.plan_for`), splits by the number of multiprocessors. Raises
+    ValueError for what it does not take.
     """
-    plan = plan_for(q, cache, block_tables, query_start, seq_lens, window, split_size, num_sms)
-    return attend(q, cache, block_tables, plan, scale=scale, **options)
+    plan = plan_for(q, cache, block_tables, query_start, seq_lens, window=window)
+    return attend(q, cache, block_tables, plan, scale=scale)
 
 
 def variants() -> list[Variant]:

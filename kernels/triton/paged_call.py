@@ -90,9 +90,10 @@ def plan_for(
     block_tables: torch.Tensor,
     query_start: list[int] | torch.Tensor,
     seq_lens: list[int] | torch.Tensor,
-    window: int | None,
-    split_size: int | None,
-    num_sms: int | None,
+    *,
+    window: int | None = None,
+    split_size: int | None = None,
+    num_sms: int | None = None,
 ) -> Plan:
     """A plan from lists, all known, or from tensors, whose values are not looked at. Raises ValueError for tensors that
     cannot be taken."""
