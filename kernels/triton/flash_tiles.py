@@ -47,16 +47,23 @@ def tiles(arch: int | None, padded: int, itemsize: int, descriptors: bool, windo
     return Tiles(64, 32 if windowed else 64, 8, 2) if arch < 90 else Tiles(128, 32, 8, 2)
 
 
-def decode_tiles(arch: int | None, padded: int, itemsize: int, rows: int) -> Tiles:
-    """The same for a program that has a few rows only and waits for keys and values. ``rows``: that there are.
+def paged(chosen: Tiles) -> Tiles:
+    """The same where keys lie in pages: a load whose address another load gives takes two stages instead of one."""
+    return chosen._replace(num_stages=2 * chosen.num_stages - 1)
 
-    Sixteen rows are the least of a matrix instruction, whatever it costs: memory is what takes the time. So the block
-    of keys and the stages are as deep as lets two programs or more stand on a multiprocessor.
+
+def decode_tiles(arch: int | None, padded: int, itemsize: int, rows: int) -> Tiles:
+    """For a program that has few rows, ``rows``, and waits for keys and values in pages.
+
+    Memory is what takes the time, so two blocks are under way while one is used, and eight warps hold what that takes
+    within 128 registers a thread. Sixteen rows are the least of a matrix instruction, 64 those of wgmma: with more than
+    16 (shared heads, MQA) the product counts too.
     """
-    block_m = next(size for size in (16, 32, 64) if rows <= size or size == 64)
+    block_m = 16 if rows <= 16 else 64
     if arch is None:
         return Tiles(block_m, 64, 4, 1)
     if itemsize == 4:
-        return Tiles(16, 32 if padded <= 128 else 16, 4, 2)
-    little = arch in LITTLE_SHARED_MEMORY or padded > 128
-    return Tiles(block_m, 32 if little else 64, 4, 2 if arch < 90 or little else 3)
+        return Tiles(16, 32 if padded <= 128 else 16, 8, 2 if padded <= 128 else 1)
+    if arch in LITTLE_SHARED_MEMORY:
+        return Tiles(block_m, 32 if padded <= 128 else 16, 8, 3)
+    return Tiles(block_m, 64 if padded <= 128 else 32, 8, 5)

@@ -15,7 +15,7 @@ from kernels.triton.attention_call import (
     score_values,
     tile_values,
 )
-from kernels.triton.flash_tiles import Tiles, decode_tiles, tiles
+from kernels.triton.flash_tiles import Tiles, decode_tiles, paged, tiles
 from kernels.triton.launch import require, strange
 from kernels.triton.paged_plan import Bounds, Plan, bounds_for, bounds_of, decode_limit, make_plan
 
@@ -36,7 +36,7 @@ class Pages(NamedTuple):
         return self.num_heads // self.num_kv_heads
 
     def prefill_tiles(self) -> Tiles:
-        return tiles(architecture(self.device), padded_dim(self.head_dim), self.dtype.itemsize, descriptors=False)
+        return paged(tiles(architecture(self.device), padded_dim(self.head_dim), self.dtype.itemsize, descriptors=False))
 
     def plan(
         self,

@@ -6,7 +6,7 @@ from typing import Any
 
 from kernels.triton.attention_call import padded_dim
 from kernels.triton.attention_variants import ITEMSIZE
-from kernels.triton.flash_tiles import decode_tiles, tiles
+from kernels.triton.flash_tiles import decode_tiles, paged, tiles
 from kernels.triton.paged_plan import DECODE_ROWS, decode_limit
 from kernels.triton.variants import Variant
 
@@ -33,7 +33,7 @@ def paged_variant(
     if decode:
         chosen = decode_tiles(arch, padded, ITEMSIZE[dtype], rows or decode_limit(group) * group)
     else:
-        chosen = tiles(arch, padded, ITEMSIZE[dtype], descriptors=False)
+        chosen = paged(tiles(arch, padded, ITEMSIZE[dtype], descriptors=False))
     strides = ["stride_qt", "stride_qh", "stride_page", "stride_kt", "stride_kh", "stride_ot", "stride_oh"]
     types = {
         **dict.fromkeys(("q", "k", "v"), f"*{dtype}"),
