@@ -14,7 +14,7 @@ use this.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from os.path import commonprefix
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -68,7 +68,9 @@ def _split(
     """The best heads of some members."""
     if len(members) < least_requests:
         return []
-    depth = len(commonprefix([heads[b] for b in members]))
+    # What the least and the greatest agree in, all agree in.
+    least, greatest = (choose(heads[b] for b in members) for choose in (min, max))
+    depth = next((i for i, (x, y) in enumerate(zip(least, greatest, strict=False)) if x != y), len(least))
     branches: dict[int, list[int]] = {}
     for b in members:
         if len(heads[b]) > depth:
@@ -115,7 +117,7 @@ def cascade_plan(
     columns = torch.arange(block_tables.shape[1], device=device) + torch.tensor(skipped, device=device)[:, None]
     rest_tables = block_tables.gather(1, columns.clamp_(max=block_tables.shape[1] - 1))
     # All queries of a group belong to one request, however many they are: its keys are split, its tiles are wide.
-    widest = max((end - begin for begin, end in zip(starts, starts[1:], strict=False)), default=0)
+    widest = max((end - begin for begin, end in pairwise(starts)), default=0)
     return CascadePlan(
         torch.tensor(rows, dtype=torch.int64, device=device),
         pages.plan(

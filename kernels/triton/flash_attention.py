@@ -33,8 +33,8 @@ from kernels.triton.attention_tiles import (
     store_rows,
     unpack,
 )
-from kernels.triton.attention_walk import finish, nothing_yet, walk_all
 from kernels.triton.attention_variants import attention_variant
+from kernels.triton.attention_walk import finish, nothing_yet, walk_all
 from kernels.triton.descriptors import FIRST_WITH_TMA, describable, describe, uses_descriptors
 from kernels.triton.flash_tiles import Tiles
 from kernels.triton.variants import Variant

@@ -35,8 +35,9 @@ class Pages(NamedTuple):
     def group(self) -> int:
         return self.num_heads // self.num_kv_heads
 
-    def prefill_tiles(self) -> Tiles:
-        return paged(tiles(architecture(self.device), padded_dim(self.head_dim), self.dtype.itemsize, descriptors=False))
+    def prefill_tiles(self, windowed: bool) -> Tiles:
+        arch, padded = architecture(self.device), padded_dim(self.head_dim)
+        return paged(tiles(arch, padded, self.dtype.itemsize, descriptors=False, windowed=windowed))
 
     def plan(
         self,
@@ -64,9 +65,7 @@ def multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
-def refusal(
-    q: torch.Tensor, cache: torch.Tensor, block_tables: torch.Tensor, sinks: torch.Tensor | None = None
-) -> str:
+def refusal(q: torch.Tensor, cache: torch.Tensor, block_tables: torch.Tensor, sinks: torch.Tensor | None = None) -> str:
     """Why these tensors cannot be taken; empty if they can. Values on the device (lengths, tables) are trusted."""
     fit = q.ndim == 3 and cache.ndim == 5 and cache.shape[2] == 2 and cache.shape[4] == q.shape[2]
     if not fit or not cache.shape[1] or not cache.shape[3] or q.shape[1] % cache.shape[3]:
@@ -140,7 +139,7 @@ class Call(NamedTuple):
 
     def prefill(self, kernel: Any) -> None:
         """Launches over all others; an upper bound of tiles that needs no look at the lengths."""
-        chosen = self.pages.prefill_tiles()
+        chosen = self.pages.prefill_tiles(self.plan.window is not None)
         num_tiles = self.out.shape[0] * self.pages.group // chosen.block_m + self.values["batch"]
         self._run(kernel, chosen, num_tiles, {"DECODE": False, "PARTIAL": False, "tiles_each": 1})
 

@@ -13,6 +13,7 @@ batch; short batches may leave a part of the chip idle.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -57,7 +58,7 @@ def decode_limit(group: int) -> int:
 def bounds_of(query_start: Sequence[int], seq_lens: Sequence[int], group: int) -> Bounds:
     """Where the host knows all lengths."""
     limit = decode_limit(group)
-    counts = [end - begin for begin, end in zip(query_start, query_start[1:], strict=False)]
+    counts = [end - begin for begin, end in pairwise(query_start)]
     few = [(count, length) for count, length in zip(counts, seq_lens, strict=True) if 0 < count <= limit]
     return Bounds(
         max((count for count, _ in few), default=0),
@@ -87,8 +88,8 @@ def make_plan(
 ) -> Plan:
     """A plan that reads no value of its tensors. ``tiles``: of the programs that decode.
 
-    ``split_size``: keys of a split, a multiple of the tiles' block, for the same bits in any batch; None: even shares for
-    ``num_sms`` multiprocessors. Raises ValueError for tensors and sizes that do not fit.
+    ``split_size``: keys of a split, a multiple of the tiles' block, for the same bits in any batch; None: even shares
+    for ``num_sms`` multiprocessors. Raises ValueError for tensors and sizes that do not fit.
     """
     batch = seq_lens.shape[0] if seq_lens.ndim == 1 else -1
     for name, tensor, size in (("query_start", query_start, batch + 1), ("seq_lens", seq_lens, batch)):

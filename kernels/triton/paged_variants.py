@@ -7,7 +7,7 @@ from typing import Any
 from kernels.triton.attention_call import padded_dim
 from kernels.triton.attention_variants import ITEMSIZE
 from kernels.triton.flash_tiles import decode_tiles, paged, tiles
-from kernels.triton.paged_plan import DECODE_ROWS, decode_limit
+from kernels.triton.paged_plan import decode_limit
 from kernels.triton.variants import Variant
 
 BATCH_SIZES = ("batch", "width", "tiles_each", "num_splits", "split_size", "num_heads", "window")
@@ -33,7 +33,7 @@ def paged_variant(
     if decode:
         chosen = decode_tiles(arch, padded, ITEMSIZE[dtype], rows or decode_limit(group) * group)
     else:
-        chosen = paged(tiles(arch, padded, ITEMSIZE[dtype], descriptors=False))
+        chosen = paged(tiles(arch, padded, ITEMSIZE[dtype], descriptors=False, windowed=everything))
     strides = ["stride_qt", "stride_qh", "stride_page", "stride_kt", "stride_kh", "stride_ot", "stride_oh"]
     types = {
         **dict.fromkeys(("q", "k", "v"), f"*{dtype}"),
@@ -74,17 +74,22 @@ def paged_variant(
 
 
 def paged_variants(kernel: Any) -> list[Variant]:
-    """What an engine runs on every chip, and of the rest the heaviest: a decode and a prefill each."""
+    """What an engine runs on every chip, of the rest the heaviest; odd pages, float32 and shared heads once each."""
     found = []
     for arch in (80, 90, 100):
-        copy = ("cp.async", "ldg.128")
         unit = {80: "mma", 90: "wgmma", 100: "tcgen05"}[arch]
-        for head_dim in (128, 256):
-            found.append(paged_variant(kernel, arch, head_dim, decode=True, everything=True, wants=("mma", *copy)))
-            found.append(paged_variant(kernel, arch, head_dim, decode=False, everything=True, wants=(unit, *copy)))
-        found.append(paged_variant(kernel, arch, 128, decode=True, wants=("mma", *copy)))
-        found.append(paged_variant(kernel, arch, 128, decode=False, wants=(unit, *copy)))
-        found.append(paged_variant(kernel, arch, 64, decode=True, group=3, page=17, everything=True))
-        found.append(paged_variant(kernel, arch, 128, decode=True, rows=4 * DECODE_ROWS, wants=(unit, *copy)))
-        found.append(paged_variant(kernel, arch, 128, decode=True, dtype="fp32"))
+
+        def add(head_dim: int, arch: int = arch, **options: Any) -> None:
+            found.append(paged_variant(kernel, arch, head_dim, **options))
+
+        for decode, matrix in ((True, "mma"), (False, unit)):
+            usual: dict[str, Any] = {"decode": decode, "wants": (matrix, "cp.async", "ldg.128")}
+            add(128, **usual)
+            add(128, **usual, everything=True)
+            add(256, **usual, everything=True)
+        add(128, decode=True, rows=64, wants=(unit, "cp.async", "ldg.128"))
+        add(128, decode=True, dtype="fp32")
+        if arch == 90:
+            add(80, decode=True, group=3, page=17, everything=True, wants=("mma",))
+            add(128, decode=False, dtype="fp32")
     return found

@@ -1,7 +1,7 @@
 """Our Triton kernels: keys and values are read where they lie, nothing is gathered.
 
-Where there is no GPU they can be interpreted: slow, for tests and lessons, in a process started with TRITON_INTERPRET=1,
-and then with the checker on.
+Where there is no GPU they can be interpreted: slow, for tests and lessons, in a process started with
+TRITON_INTERPRET=1, and then with the checker on.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ LENGTHS = {
 FACTORS: dict[str, list[Any]] = {
     "lengths": list(LENGTHS),
     "dtype": [torch.float32, torch.float16, torch.bfloat16],
-    "head_dim": [64, 80, 96, 128, 256, 24],  # [9]
-    "group": [1, 3, 4, 7, 20],  # [11]
+    "head_dim": [80, 128, 192, 256],  # [9]
+    "group": [1, 3, 7, 20],  # [11]
     "page": [1, 16, 17, 48, 256],  # [10]
     "window": [None, 1, 17, 64],
     "softcap": [None, 30.0],

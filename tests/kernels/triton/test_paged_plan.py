@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import pytest
+from itertools import product
+
 import torch
 
 from kernels.triton.flash_tiles import Tiles
 from kernels.triton.paged_plan import bounds_for, bounds_of, decode_limit, even_splits, make_plan
 
+SPLITS = [
+    ((106, 500, 132), 1),  # 80 % of the chip are busy
+    ((105, 500, 132), 5),  # 4 waves of 132 hold 525 of 528; fewer splits leave a fifth of the last wave idle
+    ((8, 64, 132), 15),  # 120 of 132, while 14 make 112: under 85 % of the best, two whole waves by 33
+    ((8, 3000, 132), 15),
+    ((1, 64, 132), 55),  # one program: as many as there are blocks, less what 15 % are
+    ((1, 5, 132), 5),
+    ((1, 4, 132), 1),  # nothing to split
+    ((0, 64, 132), 1),
+]
 
-@pytest.mark.parametrize(
-    ("programs", "blocks", "num_sms", "splits"),
-    [
-        (106, 500, 132, 1),  # 80 % of the chip are busy
-        (105, 500, 132, 5),  # 4 waves of 132 make 525 of 528; fewer splits leave a fifth of the last wave idle
-        (8, 64, 132, 15),  # 120 of 132, while 14 make 112: under 85 % of the best, two whole waves by 33
-        (1, 64, 132, 55),  # one program: as many as there are blocks, less what 15 % are
-        (1, 5, 132, 5),
-        (1, 4, 132, 1),  # nothing to split
-        (8, 3000, 132, 15),
-        (0, 64, 132, 1),
-    ],
-)
-def test_even_splits(programs: int, blocks: int, num_sms: int, splits: int) -> None:
-    assert even_splits(programs, blocks, num_sms) == splits
+
+def test_even_splits() -> None:
+    assert [even_splits(*given) for given, _ in SPLITS] == [splits for _, splits in SPLITS]
 
 
 def test_who_decodes_depends_on_the_request_alone() -> None:
@@ -36,18 +35,14 @@ def test_who_decodes_depends_on_the_request_alone() -> None:
     assert bounds_for(300, 4096, 4) == (4, True, 4096)
 
 
-@pytest.mark.parametrize("width", [1, 2])
-@pytest.mark.parametrize("window", [None, 1, 63, 64, 65, 200, 5000])
-@pytest.mark.parametrize("length", [1, 64, 65, 128, 129, 1000])
-def test_fixed_splits_are_enough_and_no_more(width: int, window: int | None, length: int) -> None:
+def test_fixed_splits_are_enough_and_no_more() -> None:
     """Counted as the kernel cuts them, over every length that the bound allows."""
-    bounds = bounds_of([0, width], [length], 4)
-    starts, lengths = torch.tensor([0, width], dtype=torch.int32), torch.tensor([length], dtype=torch.int32)
-    options = {"num_kv_heads": 1, "group": 4, "tiles": Tiles(16, 64, 4, 1), "window": window, "split_size": 64}
-    plan = make_plan(starts, lengths, bounds, **options)
-    needed = 1
-    for k_len in range(1, length + 1):
-        lowest = 0 if window is None else max(k_len - width - window + 1, 0)
-        needed = max(needed, -(-(k_len - lowest // 64 * 64) // 64))
-    assert needed <= plan.num_splits <= needed + 1
-    assert plan.num_splits == needed or window is not None
+    for width, window, length in product((1, 2), (None, 1, 63, 64, 65, 200, 5000), (1, 64, 65, 128, 129, 1000)):
+        starts, lengths = torch.tensor([0, width], dtype=torch.int32), torch.tensor([length], dtype=torch.int32)
+        options = {"num_kv_heads": 1, "group": 4, "tiles": Tiles(16, 64, 4, 1), "window": window, "split_size": 64}
+        plan = make_plan(starts, lengths, bounds_of([0, width], [length], 4), **options)
+        needed = 1
+        for k_len in range(1, length + 1):
+            lowest = 0 if window is None else max(k_len - width - window + 1, 0)
+            needed = max(needed, -(-(k_len - lowest // 64 * 64) // 64))
+        assert plan.num_splits == needed, (width, window, length)
