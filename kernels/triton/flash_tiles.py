@@ -48,8 +48,9 @@ def tiles(arch: int | None, padded: int, itemsize: int, descriptors: bool, windo
 
 
 def paged(chosen: Tiles) -> Tiles:
-    """The same where keys lie in pages: a load whose address another load gives takes two stages instead of one."""
-    return chosen._replace(num_stages=2 * chosen.num_stages - 1)
+    """The same where keys lie in pages: a load whose address another load gives takes two stages instead of one, and
+    an address a key takes registers."""
+    return chosen._replace(num_stages=2 * chosen.num_stages - 1, num_warps=8)
 
 
 def decode_tiles(arch: int | None, padded: int, itemsize: int, rows: int) -> Tiles:
@@ -66,4 +67,5 @@ def decode_tiles(arch: int | None, padded: int, itemsize: int, rows: int) -> Til
         return Tiles(16, 32 if padded <= 128 else 16, 8, 2 if padded <= 128 else 1)
     if arch in LITTLE_SHARED_MEMORY:
         return Tiles(block_m, 32 if padded <= 128 else 16, 8, 3)
-    return Tiles(block_m, 64 if padded <= 128 else 32, 8, 5)
+    block_n = 64 if padded <= 128 else 32
+    return Tiles(block_m, block_n if arch >= 90 or block_m == 16 else block_n // 2, 8, 5)

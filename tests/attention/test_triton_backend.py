@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernels.triton import paged_call
 from tests.attention.paged_batches import Case, random_case
+from tests.model.tiny import make_tiny
 from tests.tiny_llm import open_llm, tokens
+from workbench import SamplingParams
 from workbench.attention.interface import Heads
 from workbench.attention.registry import attention_backend
+from workbench.attention.triton import Triton
 from workbench.errors import UsageError
 
 HEADS = Heads(9, 3, 64, torch.float32, torch.device("cpu"), torch.float32)
@@ -38,10 +42,12 @@ def test_prompts_around_the_window(length: int) -> None:
     torch.testing.assert_close(attend(case, case.poisoned()), case.dense(), atol=1e-5, rtol=1e-5)
 
 
-def test_a_window_gathers_only_what_may_be_seen() -> None:
-    case = Case([(90, 3), (4, 1), (7, 7)], 4, 2, 8, 4, 5, seed=0)
-    prepared = attention_backend("triton", case.heads).prepare(case.batch, case.window, torch.float32)
-    assert prepared.key_start.tolist() == [0, 7, 11, 18] and len(prepared.slots) == 18
+def test_a_recorded_step_is_planned_without_a_look_at_its_numbers() -> None:
+    """One query a request and empty lists, as `CapturedSteps` gives them; tables as wide as the longest request."""
+    case = Case([(90, 1), (4, 1), (300, 1)], 4, 2, 8, 4, None, seed=0)
+    expected = attend(case, case.poisoned())
+    case.batch.query_start, case.batch.seq_lens = [], []
+    assert torch.equal(attend(case, case.poisoned()), expected)
 
 
 def test_empty_requests_and_rows_that_see_nothing() -> None:
@@ -49,17 +55,22 @@ def test_empty_requests_and_rows_that_see_nothing() -> None:
     torch.testing.assert_close(attend(case, case.poisoned()), case.dense(), atol=1e-5, rtol=1e-5)
 
 
-def test_a_row_does_not_depend_on_its_neighbours() -> None:
+def test_with_fixed_splits_a_row_does_not_depend_on_its_neighbours() -> None:
     """Not in one bit."""
-    together = Case([(20, 1), (90, 1), (33, 33), (50, 8)], 4, 2, 8, 16, None, seed=3)
-    out = attend(together, together.cache)
+
+    def attend_fixed(case: Case, cache: torch.Tensor) -> torch.Tensor:
+        backend = Triton(case.heads, split_size=64)
+        return backend.attend(case.q, cache, backend.prepare(case.batch, None, cache.dtype), case.scale)
+
+    together = Case([(20, 1), (90, 1), (33, 33), (150, 8)], 4, 2, 8, 16, None, seed=3)
+    out = attend_fixed(together, together.cache)
     for b, request in enumerate(together.requests):
         rows = slice(together.batch.query_start[b], together.batch.query_start[b + 1])
         alone = Case([request], 4, 2, 8, 16, None, seed=0)
         alone.q = together.q[rows]
         own = together.batch.block_tables[b : b + 1]
         alone.batch.block_tables = own[:, : -(-request[0] // 16)]
-        assert torch.equal(attend(alone, together.cache), out[rows])
+        assert torch.equal(attend_fixed(alone, together.cache), out[rows])
 
 
 def test_the_engine_gives_the_same_tokens(folder: Path) -> None:
@@ -72,9 +83,39 @@ def test_the_engine_gives_the_same_tokens(folder: Path) -> None:
     assert tokens(llm, prompts) == expected
 
 
+def test_the_engine_gives_the_same_tokens_by_splits_and_odd_blocks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU of 132 multiprocessors: a long context is split, and its partial results merged, at every step."""
+    monkeypatch.setattr(paged_call, "multiprocessors", lambda device: 132)
+    prompts, options = [[i % 97 + 3 for i in range(270)], [5, 6, 7]], {"block_size": 17}
+    few = SamplingParams(temperature=0, max_tokens=3)
+    expected = tokens(open_llm(folder, attention_backend="torch_native", **options), prompts, few)
+    llm = open_llm(folder, attention_backend="triton", **options)
+    seen = []
+    plan = llm.runner.decoder.attention.prepare
+    monkeypatch.setattr(
+        llm.runner.decoder.attention, "prepare", lambda *args: seen.append(plan(*args).plan.num_splits) or plan(*args)
+    )
+    assert tokens(llm, prompts, few) == expected
+    assert max(seen) > 1
+
+
+def test_the_engine_gives_the_same_tokens_within_a_window(tmp_path: Path) -> None:
+    """A model that sees seven tokens back, its blocks of one token."""
+    make_tiny("mistral", tmp_path, seed=1)
+    options = {"block_size": 1, "max_num_batched_tokens": 12}
+    expected = tokens(open_llm(tmp_path, attention_backend="torch_native", **options))
+    assert tokens(open_llm(tmp_path, attention_backend="triton", **options)) == expected
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [({"head_dim": 512}, "head_dim=512"), ({"dtype": torch.float64}, "float64")],
+    [
+        ({"head_dim": 512}, "head_dim=512"),
+        ({"dtype": torch.float64}, "float64"),
+        ({"cache_dtype": torch.int8}, "a cache of torch.int8"),
+    ],
 )
 def test_heads_it_cannot_serve_are_refused(change: dict, reason: str) -> None:
     with pytest.raises(UsageError, match=f"attention_backend='triton' cannot serve this model: .*{reason}"):
