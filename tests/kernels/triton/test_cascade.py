@@ -13,6 +13,8 @@ from kernels.triton.paged_call import Pages, plan_for
 from tests.kernels.triton.attention_cases import NAN
 from tests.kernels.triton.paged_cases import GARBAGE, Paged
 
+pytestmark = pytest.mark.usefixtures("no_clean_memory")
+
 LENGTHS = [(1, 600), (1, 330), (1, 140), (2, 800), (30, 480), (1, 400)]
 PAGE = 64
 SHARED = [SharedHead((0, 4, 3), 5), SharedHead((1, 2), 2)]

@@ -18,6 +18,8 @@ from kernels.triton.paged_call import plan_for
 from tests.kernels.triton.attention_cases import NAN
 from tests.kernels.triton.paged_cases import GARBAGE, SPLITS, Paged
 
+pytestmark = pytest.mark.usefixtures("no_clean_memory")
+
 interpreted_only = pytest.mark.skipif(not interpreting(), reason="the checker lives in the interpreter")
 
 

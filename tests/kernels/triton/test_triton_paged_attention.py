@@ -14,6 +14,8 @@ import torch
 from tests.kernels.pairwise import cover
 from tests.kernels.triton.paged_cases import SPLITS, Paged
 
+pytestmark = pytest.mark.usefixtures("no_clean_memory")
+
 LENGTHS = {
     "decode": [(1, 1), (1, 17), (1, 300)],
     "empty": [(0, 5), (1, 0), (1, 130), (0, 0), (2, 2)],  # [4]
