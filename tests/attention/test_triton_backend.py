@@ -6,17 +6,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from kernels.triton import paged_call
+from kernels.triton import cascade, paged_call
+from kernels.triton.interpreter import faithful
 from tests.attention.paged_batches import Case, random_case
 from tests.model.tiny import make_tiny
 from tests.tiny_llm import open_llm, tokens
 from workbench import SamplingParams
 from workbench.attention.interface import Heads
 from workbench.attention.registry import attention_backend
+from workbench.attention.torch_native import TorchNative
 from workbench.attention.triton import Triton
 from workbench.errors import UsageError
 
@@ -107,6 +110,34 @@ def test_the_engine_gives_the_same_tokens_within_a_window(tmp_path: Path) -> Non
     options = {"block_size": 1, "max_num_batched_tokens": 12}
     expected = tokens(open_llm(tmp_path, attention_backend="torch_native", **options))
     assert tokens(open_llm(tmp_path, attention_backend="triton", **options)) == expected
+
+
+def test_heads_that_the_prefix_index_shares_are_found_and_attended_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of an engine: requests whose prompts begin alike hold the same blocks, and `cascade` reads those once."""
+    head = [i % 97 + 3 for i in range(24)]
+    llm = open_llm(folder, attention_backend="torch_native", enable_prefix_caching=True)
+    tokens(llm, [head])
+    steps = []
+    attend_once = TorchNative.attend
+
+    def spy(self: TorchNative, q: torch.Tensor, cache: torch.Tensor, prepared: Any, scale: float) -> torch.Tensor:
+        out = attend_once(self, q, cache, prepared, scale)
+        steps.append((q, cache.clone(), prepared.batch, scale, out))
+        return out
+
+    monkeypatch.setattr(TorchNative, "attend", spy)
+    tokens(llm, [[*head, 5], [*head, 6, 7], [8] * 9, [*head, 9]])
+    q, cache, batch, scale, expected = steps[-1]
+    starts, lengths = batch.query_start, batch.seq_lens
+    tables, options = batch.block_tables, {"least_requests": 2, "least_tokens": 8}
+    shared = cascade.shared_heads(tables.tolist(), starts, lengths, batch.block_size, **options)
+    assert shared == [cascade.SharedHead((0, 1, 3), 6)]
+    pages = paged_call.Pages(q.shape[1], cache.shape[3], q.shape[2], q.dtype, q.device)
+    plan = cascade.cascade_plan(pages, tables, batch.block_size, starts, lengths, shared)
+    with faithful():
+        torch.testing.assert_close(cascade.cascade(q, cache, plan, scale=scale), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
