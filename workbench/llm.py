@@ -50,7 +50,8 @@ LOADED_BY = ("model", "tokenizer", "load_format", "device", "dtype", "quantizati
 """The options that say which weights are loaded, and how (dummy weights come from the seed too)."""
 CACHE_OPTIONS = (
     "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization", "kv_cache_dtype", "attention_backend",
-    "sampling_backend", "enforce_eager", "enable_kernel_fusion", "batch_invariant", "num_threads",
+    "disable_cascade_attn", "sampling_backend", "enforce_eager", "enable_kernel_fusion", "batch_invariant",
+    "num_threads",
 )  # fmt: skip
 """The options that take effect when the model's cache and runner are made, and not in an engine."""
 
@@ -109,7 +110,8 @@ class LLM:
         shape, computed = self.model_config, activation_dtype(dtype, device)
         cached = kv_dtype(config, self.quantization.name, computed)
         heads = Heads(shape.num_heads, shape.num_kv_heads, shape.head_dim, computed, device, cached)
-        decoder = open_decoder(attention_backend(config.attention_backend, heads), max_model_len)
+        attention = attention_backend(config.attention_backend, heads, not config.disable_cascade_attn)
+        decoder = open_decoder(attention, max_model_len)
         decoder.maker = "auto" if config.enable_kernel_fusion else "reference"
         if device.type == "cpu":
             keep_freed_memory()  # now, for what loading needed for a moment shall go back

@@ -12,14 +12,13 @@ import pytest
 import torch
 
 from kernels.triton import cascade, paged_call
-from kernels.triton.interpreter import faithful
+from kernels.triton.paged_plan import Plan
 from tests.attention.paged_batches import Case, random_case
 from tests.model.tiny import make_tiny
 from tests.tiny_llm import open_llm, tokens
 from workbench import SamplingParams
 from workbench.attention.interface import Heads
 from workbench.attention.registry import attention_backend
-from workbench.attention.torch_native import TorchNative
 from workbench.attention.triton import Triton
 from workbench.errors import UsageError
 
@@ -112,32 +111,65 @@ def test_the_engine_gives_the_same_tokens_within_a_window(tmp_path: Path) -> Non
     assert tokens(open_llm(tmp_path, attention_backend="triton", **options)) == expected
 
 
-def test_heads_that_the_prefix_index_shares_are_found_and_attended_once(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Steps of an engine: requests whose prompts begin alike hold the same blocks, and `cascade` reads those once."""
-    head = [i % 97 + 3 for i in range(24)]
-    llm = open_llm(folder, attention_backend="torch_native", enable_prefix_caching=True)
-    tokens(llm, [head])
-    steps = []
-    attend_once = TorchNative.attend
+def sharing() -> Case:
+    """Four requests that begin with the same 256 tokens, decoding and in a chunk, beside one that shares nothing."""
+    case = Case([(260, 1), (271, 3), (257, 1), (310, 20), (90, 1)], 4, 2, 8, 16, None, seed=5)
+    for b in (1, 2, 3):
+        case.keys[b][:256], case.values[b][:256] = case.keys[0][:256], case.values[0][:256]
+        case.cache[case.tables[b][:16]] = torch.nan
+        case.tables[b][:16] = case.tables[0][:16]
+        case.batch.block_tables[b, :16] = case.batch.block_tables[0, :16]
+    case.batch.host_tables = case.tables
+    return case
 
-    def spy(self: TorchNative, q: torch.Tensor, cache: torch.Tensor, prepared: Any, scale: float) -> torch.Tensor:
-        out = attend_once(self, q, cache, prepared, scale)
-        steps.append((q, cache.clone(), prepared.batch, scale, out))
-        return out
 
-    monkeypatch.setattr(TorchNative, "attend", spy)
-    tokens(llm, [[*head, 5], [*head, 6, 7], [8] * 9, [*head, 9]])
-    q, cache, batch, scale, expected = steps[-1]
-    starts, lengths = batch.query_start, batch.seq_lens
-    tables, options = batch.block_tables, {"least_requests": 2, "least_tokens": 8}
-    shared = cascade.shared_heads(tables.tolist(), starts, lengths, batch.block_size, **options)
-    assert shared == [cascade.SharedHead((0, 1, 3), 6)]
-    pages = paged_call.Pages(q.shape[1], cache.shape[3], q.shape[2], q.dtype, q.device)
-    plan = cascade.cascade_plan(pages, tables, batch.block_size, starts, lengths, shared)
-    with faithful():
-        torch.testing.assert_close(cascade.cascade(q, cache, plan, scale=scale), expected, atol=1e-5, rtol=1e-5)
+def test_a_shared_head_is_attended_once() -> None:
+    case = sharing()
+    backend = attention_backend("triton", case.heads, cascade=True)
+    prepared = backend.prepare(case.batch, None, torch.float32)
+    assert isinstance(prepared.plan, cascade.CascadePlan)
+    assert prepared.plan.heads.seq_lens.tolist() == [256] and len(prepared.plan.rows) == 25
+    out = backend.attend(case.q, case.cache, prepared, case.scale)
+    torch.testing.assert_close(out, case.dense(), atol=1e-5, rtol=1e-5)
+
+
+def test_a_head_is_not_shared_within_a_window_nor_where_it_would_not_pay() -> None:
+    case = sharing()
+    backend = attention_backend("triton", case.heads, cascade=True)
+    assert isinstance(backend.prepare(case.batch, 300, torch.float32).plan, Plan)
+    case.batch.host_tables = [[8, *case.tables[0][1:]], *case.tables[1:]]  # three that share are too few
+    assert isinstance(backend.prepare(case.batch, None, torch.float32).plan, Plan)
+
+
+def test_what_does_not_go_with_shared_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorded step, which cannot look who shares; a promise of the same bits in any batch."""
+    monkeypatch.setattr("workbench.attention.triton.interpreted", lambda: False)
+    assert Triton(HEADS).capturable and not Triton(HEADS, cascade=True).capturable
+    with pytest.raises(ValueError, match="split_size=64 promises the same bits"):
+        Triton(HEADS, split_size=64, cascade=True)
+
+
+def test_the_engine_finds_the_heads_that_its_prefix_index_shares(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts that begin alike hold the same blocks, and with the option on their steps read those once."""
+    head = [i % 97 + 3 for i in range(256)]
+    prompts = [[*head, 5], [*head, 6, 7], [8] * 9, [*head, 9], [*head, 10]]
+    options = {"block_size": 64, "max_num_batched_tokens": 512}
+    few = SamplingParams(temperature=0, max_tokens=3)
+    expected = tokens(open_llm(folder, attention_backend="torch_native", **options), prompts, few)
+    llm = open_llm(folder, attention_backend="triton", disable_cascade_attn=False, **options)
+    found = []
+    plan = cascade.cascade_plan
+
+    def spy(*args: Any) -> cascade.CascadePlan:
+        found.append(args[-1])
+        return plan(*args)
+
+    monkeypatch.setattr(cascade, "cascade_plan", spy)
+    assert tokens(llm, prompts, few) == expected
+    assert found[-1] == [cascade.SharedHead((0, 1, 3, 4), 4)]
+    found.clear()
+    assert tokens(open_llm(folder, attention_backend="triton", **options), prompts, few) == expected
+    assert not found
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ WHY_NOT: dict[str, Callable[[Heads], str]] = {"cpu": cpu.why_not, "triton": trit
 """Why a backend cannot serve such heads here, empty if it can; the others serve all."""
 
 
-def attention_backend(name: str, heads: Heads) -> AttentionBackend:
-    """The backend of a name that `EngineConfig` has let through.
+def attention_backend(name: str, heads: Heads, cascade: bool = False) -> AttentionBackend:
+    """The backend of a name that `EngineConfig` has let through. ``cascade``: heads that requests share are attended
+    once; only ``triton`` can.
 
     ``auto``: our own C++ kernel on a CPU where it can compute these heads and a compiler is there, else sdpa. Raises
     UsageError for a backend asked for by name that cannot serve them.
@@ -31,4 +32,4 @@ def attention_backend(name: str, heads: Heads) -> AttentionBackend:
         name = "sdpa" if cpu.why_not(heads) else "cpu"
     elif name in WHY_NOT and (reason := WHY_NOT[name](heads)):
         raise UsageError(f"attention_backend={name!r} cannot serve this model: {reason}; use 'sdpa' or 'auto'")
-    return BACKENDS[name](heads)
+    return triton.Triton(heads, cascade=True) if cascade else BACKENDS[name](heads)
