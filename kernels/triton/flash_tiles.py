@@ -24,6 +24,8 @@ class Tiles(NamedTuple):
 
 LITTLE_SHARED_MEMORY = (86, 89, 120, 121)
 """99 KiB for a program (GeForce and the like), where 80 has 163 and 90 and 100 have 227."""
+DECODE_REGISTERS = 128
+"""Of a thread at most, where a program decodes."""
 INTERPRETED = Tiles(64, 64, 4, 1)
 """In the interpreter an operation costs much and an element little."""
 
@@ -57,8 +59,8 @@ def decode_tiles(arch: int | None, padded: int, itemsize: int, rows: int) -> Til
     """For a program that has few rows, ``rows``, and waits for keys and values in pages.
 
     Memory is what takes the time, so two blocks are under way while one is used, and eight warps hold what that takes
-    within 128 registers a thread. Sixteen rows are the least of a matrix instruction, 64 those of wgmma: with more than
-    16 (shared heads, MQA) the product counts too.
+    within `DECODE_REGISTERS`, which leaves an SM two such programs. Sixteen rows are the least of a matrix instruction,
+    64 those of wgmma: with more than 16 (shared heads, MQA) the product counts too, and blocks are half as long.
     """
     block_m = 16 if rows <= 16 else 64
     if arch is None:
@@ -68,4 +70,6 @@ def decode_tiles(arch: int | None, padded: int, itemsize: int, rows: int) -> Til
     if arch in LITTLE_SHARED_MEMORY:
         return Tiles(block_m, 32 if padded <= 128 else 16, 8, 3)
     block_n = 64 if padded <= 128 else 32
-    return Tiles(block_m, block_n if arch >= 90 or block_m == 16 else block_n // 2, 8, 5)
+    if block_m == 64:
+        block_n = 32 if arch >= 90 else block_n // 2
+    return Tiles(block_m, block_n, 8, 5)

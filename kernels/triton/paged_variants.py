@@ -6,7 +6,7 @@ from typing import Any
 
 from kernels.triton.attention_call import padded_dim
 from kernels.triton.attention_variants import ITEMSIZE
-from kernels.triton.flash_tiles import decode_tiles, paged, tiles
+from kernels.triton.flash_tiles import DECODE_REGISTERS, decode_tiles, paged, tiles
 from kernels.triton.paged_plan import decode_limit
 from kernels.triton.variants import Variant
 
@@ -70,6 +70,7 @@ def paged_variant(
         num_stages=chosen.num_stages,
         archs=(f"sm_{arch}",),
         wants=wants,
+        most_registers=DECODE_REGISTERS if decode else None,
     )
 
 
