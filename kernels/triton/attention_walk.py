@@ -34,6 +34,45 @@ def finish(acc, l_i, m_i):
 
 
 @triton.jit
+def online_step(m_i, s, to_log2, MASKED: tl.constexpr):
+    """A block's scores ``s`` [BLOCK_M, BLOCK_N] meet the highest so far ``m_i`` [BLOCK_M], log2 domain. Returns the new
+    highest, the block's weights, and by what each row's sum and result so far are to be multiplied."""
+    m_new = tl.maximum(m_i, tl.max(s, 1) * to_log2)
+    # A row that has seen no key yet: −inf − −inf would be NaN.
+    if MASKED:
+        shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+    else:
+        shift = m_new
+    p = tl.exp2(s * to_log2 - shift[:, None])
+    alpha = tl.exp2(m_i - shift)
+    return m_new, p, alpha
+
+
+@triton.jit
+def bounds(
+    first_row,
+    q_len,
+    k_len,
+    window,
+    GROUP: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+):
+    """Which keys a tile walks over: ``[lowest, highest)`` some row sees, in blocks from ``begin`` on; the blocks in
+    ``[whole_begin, whole_end)`` every row sees whole."""
+    # Reaches grow with the token: the tile's first and last token bound them all.
+    last = tl.minimum((first_row + BLOCK_M - 1) // GROUP, q_len - 1)
+    lowest, all_end = reach(first_row // GROUP, q_len, k_len, window, CAUSAL, HAS_WINDOW)
+    all_begin, highest = reach(last, q_len, k_len, window, CAUSAL, HAS_WINDOW)
+    begin = lowest // BLOCK_N * BLOCK_N
+    whole_begin = tl.minimum(tl.cdiv(all_begin, BLOCK_N) * BLOCK_N, tl.cdiv(highest, BLOCK_N) * BLOCK_N)
+    whole_end = tl.maximum(all_end // BLOCK_N * BLOCK_N, whole_begin)
+    return lowest, highest, begin, whole_begin, whole_end
+
+
+@triton.jit
 def slots_of(table, columns, inside, stride_page, stride_t, PAGE: tl.constexpr, MASKED: tl.constexpr):
     """Where tokens ``columns`` lie that are spread over pages of PAGE tokens, in elements, int64. MASKED: the table is
     read for those ``inside`` only, for behind a request's last page it may hold anything."""
@@ -97,14 +136,7 @@ def walk(
         s = score(
             q, keys, start, own, k_len, window, slope, cap, BLOCK_N, MASKED, CAUSAL, HAS_WINDOW, HAS_CAP, PRECISION
         )
-        m_new = tl.maximum(m_i, tl.max(s, 1) * to_log2)
-        # A row that has seen no key yet: −inf − −inf would be NaN.
-        if MASKED:
-            shift = tl.where(m_new == float("-inf"), 0.0, m_new)
-        else:
-            shift = m_new
-        p = tl.exp2(s * to_log2 - shift[:, None])
-        alpha = tl.exp2(m_i - shift)
+        m_new, p, alpha = online_step(m_i, s, to_log2, MASKED)
         l_i = l_i * alpha + tl.sum(p, 1)
         if PAGE:
             values = load_tokens(v, at, inside, HEAD_DIM, PADDED, MASKED).to(q.dtype)
@@ -155,13 +187,9 @@ def walk_all(
 
     Blocks that no row sees are skipped: past the diagonal, before the window.
     """
-    # Reaches grow with the token: the tile's first and last token bound them all.
-    last = tl.minimum((first_row + BLOCK_M - 1) // GROUP, q_len - 1)
-    lowest, all_end = reach(first_row // GROUP, q_len, k_len, window, CAUSAL, HAS_WINDOW)
-    all_begin, highest = reach(last, q_len, k_len, window, CAUSAL, HAS_WINDOW)
-    begin = lowest // BLOCK_N * BLOCK_N
-    whole_begin = tl.minimum(tl.cdiv(all_begin, BLOCK_N) * BLOCK_N, tl.cdiv(highest, BLOCK_N) * BLOCK_N)
-    whole_end = tl.maximum(all_end // BLOCK_N * BLOCK_N, whole_begin)
+    lowest, highest, begin, whole_begin, whole_end = bounds(
+        first_row, q_len, k_len, window, GROUP, BLOCK_M, BLOCK_N, CAUSAL, HAS_WINDOW
+    )
     if HAS_WINDOW:
         acc, l_i, m_i = walk(
             acc, l_i, m_i, q, k, v, table, stride_kt, stride_vt, stride_page, k_begin, kv_head, begin, whole_begin,
