@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,25 +152,22 @@ def test_what_does_not_go_with_shared_heads(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_engine_finds_the_heads_that_its_prefix_index_shares(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts that begin alike hold the same blocks, and with the option on their steps read those once."""
-    head = [i % 97 + 3 for i in range(256)]
-    prompts = [[*head, 5], [*head, 6, 7], [8] * 9, [*head, 9], [*head, 10]]
-    options = {"block_size": 64, "max_num_batched_tokens": 512}
+    head = [i % 97 + 3 for i in range(24)]
+    prompts = [[*head, 5], [*head, 6, 7], [8] * 9, [*head, 9]]
     few = SamplingParams(temperature=0, max_tokens=3)
-    expected = tokens(open_llm(folder, attention_backend="torch_native", **options), prompts, few)
-    llm = open_llm(folder, attention_backend="triton", disable_cascade_attn=False, **options)
+    expected = tokens(open_llm(folder, attention_backend="torch_native"), prompts, few)
+    llm = open_llm(folder, attention_backend="triton", disable_cascade_attn=False)
+    soon = partial(cascade.shared_heads, least_requests=2, least_tokens=8)
     found = []
-    plan = cascade.cascade_plan
 
-    def spy(*args: Any) -> cascade.CascadePlan:
-        found.append(args[-1])
-        return plan(*args)
+    def spy(*given: Any) -> list[cascade.SharedHead]:
+        found.append(soon(*given))
+        return found[-1]
 
-    monkeypatch.setattr(cascade, "cascade_plan", spy)
+    monkeypatch.setattr(cascade, "shared_heads", spy)
     assert tokens(llm, prompts, few) == expected
-    assert found[-1] == [cascade.SharedHead((0, 1, 3, 4), 4)]
-    found.clear()
-    assert tokens(open_llm(folder, attention_backend="triton", **options), prompts, few) == expected
-    assert not found
+    assert found[-1] == [cascade.SharedHead((0, 1, 3), 6)]
+    assert not open_llm(folder, attention_backend="triton").runner.decoder.attention.cascade
 
 
 @pytest.mark.parametrize(
