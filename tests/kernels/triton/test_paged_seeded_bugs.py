@@ -135,9 +135,10 @@ def plant(bug: Bug, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert spec is not None and spec.loader is not None
     planted = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(planted)
+    own = dict(vars(bug.module))
     for user in USERS:
         for name, function in list(vars(user).items()):
-            if function is vars(bug.module).get(name) and callable(function) and not isinstance(function, type):
+            if function is own.get(name) and callable(function) and not isinstance(function, type):
                 monkeypatch.setattr(user, name, vars(planted).get(name, function))
 
 
