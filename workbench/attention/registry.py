@@ -22,7 +22,7 @@ WHY_NOT: dict[str, Callable[[Heads], str]] = {"cpu": cpu.why_not, "triton": trit
 
 def attention_backend(name: str, heads: Heads, cascade: bool = False) -> AttentionBackend:
     """The backend of a name that `EngineConfig` has let through. ``cascade``: heads that requests share are attended
-    once; only ``triton`` can.
+    once, which only ``triton`` can and `EngineConfig` asks of no other.
 
     ``auto``: our own C++ kernel on a CPU where it can compute these heads and a compiler is there, else sdpa. Raises
     UsageError for a backend asked for by name that cannot serve them.
@@ -32,4 +32,4 @@ def attention_backend(name: str, heads: Heads, cascade: bool = False) -> Attenti
         name = "sdpa" if cpu.why_not(heads) else "cpu"
     elif name in WHY_NOT and (reason := WHY_NOT[name](heads)):
         raise UsageError(f"attention_backend={name!r} cannot serve this model: {reason}; use 'sdpa' or 'auto'")
-    return triton.Triton(heads, cascade=True) if cascade else BACKENDS[name](heads)
+    return triton.Triton(heads, cascade=cascade) if name == "triton" else BACKENDS[name](heads)
