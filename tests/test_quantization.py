@@ -102,7 +102,7 @@ def test_a_file_that_mixes_formats(model: Any, tmp_path: Path) -> None:
     path = tmp_path / "mixed.gguf"
     write_gguf(path, model, "llama", lambda name: "Q8_0" if "attn_v" in name or "down" in name else "Q4_1")
     packed, exact = (open_llm(path, quantization=name) for name in ("gguf", "none"))
-    assert [part.format for part in packed.runner.decoder.layers[0].qkv.parts] == ["q4_1", "q4_1", "q8_0"]
+    assert [part.format for part in packed.runner.decoder.layers[0].attention.qkv.parts] == ["q4_1", "q4_1", "q8_0"]
     assert loss(packed, exact) < 1e-7 and answers(packed) == answers(exact)
     eager = open_llm(path, quantization="gguf", enforce_eager=True)
     assert answers(eager) == answers(packed)

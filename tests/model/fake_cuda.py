@@ -32,7 +32,7 @@ from workbench.model.architecture import RopeScaling
 from workbench.model.captured import CapturedSteps
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_config
-from workbench.model.decoder import Batch
+from workbench.model.batch import Batch
 from workbench.model.runner import ModelRunner
 from workbench.plan import Scheduled, StepPlan
 
