@@ -1,9 +1,9 @@
 """Multi-head latent attention (MLA; DeepSeek-V2, arXiv 2405.04434) over a paged cache of latents: the specification.
 
 One layer's cache is ``[num_blocks, block_size, rank + rope]``: of each token the normalized latent, ``rank`` numbers,
-then the one rotated key that all heads share, ``rope`` numbers. ``key_up`` ``[num_heads, nope, rank]`` rebuilds a head's
-keys from a latent, ``value_up`` ``[num_heads, value, rank]`` its values. A query head is ``[nope | rope]``, its rotated
-part last.
+then the one rotated key that all heads share, ``rope`` numbers. ``key_up`` ``[num_heads, nope, rank]`` rebuilds keys
+from a latent, ``value_up`` ``[num_heads, value, rank]`` values. A query head is ``[nope | rope]``, its rotated part
+last.
 
 As ``q · (U · c) = (Uᵀ · q) · c``, a score may be taken against rebuilt keys (*expanded*, for many queries) or against
 the latents themselves (*absorbed*, for decoding, which reads the cache once for all heads and rebuilds nothing).
@@ -17,7 +17,7 @@ from kernels.reference.attention import causal_attention, slots_of
 
 
 def absorb(q: torch.Tensor, key_up: torch.Tensor) -> torch.Tensor:
-    """Queries against latents: q ``[num_tokens, num_heads, nope + rope]`` → ``[num_tokens, num_heads, rank + rope]``."""
+    """Queries for latents: q ``[num_tokens, num_heads, nope + rope]`` → ``[num_tokens, num_heads, rank + rope]``."""
     nope = key_up.shape[1]
     return torch.cat((torch.einsum("nhd,hdr->nhr", q[..., :nope], key_up), q[..., nope:]), -1)
 

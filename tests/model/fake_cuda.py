@@ -29,10 +29,10 @@ from workbench.attention.registry import BACKENDS
 from workbench.model import captured as captured_step
 from workbench.model import kv_cache, logprobs, penalties, rope, sampling
 from workbench.model.architecture import RopeScaling
+from workbench.model.batch import Batch
 from workbench.model.captured import CapturedSteps
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_config
-from workbench.model.batch import Batch
 from workbench.model.runner import ModelRunner
 from workbench.plan import Scheduled, StepPlan
 

@@ -37,8 +37,8 @@ class LatentAttention:
     def head_flops(self, start: int, num_tokens: int) -> tuple[int, int]:
         """FLOPs of one head of one layer for the tokens ``start … start + num_tokens``: (absorbed, expanded).
 
-        2 for each number of a score and of a weighted sum. Expanding builds the keys and values of the ``start`` earlier
-        tokens anew; what the new tokens themselves meet of that matrix is the same both ways and is not counted here.
+        2 for each number of a score and of a weighted sum. Expanding rebuilds the keys and values of the ``start``
+        earlier tokens; what the new tokens themselves meet of that matrix is the same both ways, so it is left out.
         """
         seen = num_tokens * start + num_tokens * (num_tokens + 1) // 2
         rebuilt = start * self.kv_lora_rank * (self.qk_nope_head_dim + self.v_head_dim)

@@ -31,14 +31,15 @@ class Layer:
 
     def __init__(self, weights: LayerWeights, config: ModelConfig, index: int) -> None:
         own = weights.within("self_attn.")
-        latent, experts = config.latent is not None, config.experts
         self.attn_norm = weights.vector("input_layernorm.weight")
-        self.attention = (
-            LatentSelfAttention(own, config) if latent else SelfAttention(own, config, config.window(index))
-        )
+        self.attention: SelfAttention | LatentSelfAttention
+        if config.latent is None:
+            self.attention = SelfAttention(own, config, config.window(index))
+        else:
+            self.attention = LatentSelfAttention(own, config)
         self.mlp_norm = weights.vector("post_attention_layernorm.weight")
-        sparse = experts is not None and experts.sparse_layers[index]
-        self.mlp = Mixture(weights.within("mlp."), experts) if experts and sparse else MLP(weights.within("mlp."))
+        own, experts = weights.within("mlp."), config.experts
+        self.mlp = Mixture(own, experts) if experts and experts.sparse_layers[index] else MLP(own)
 
     @property
     def num_bytes(self) -> int:

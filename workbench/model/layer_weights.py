@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels.reference.weights import Weight, unpack
 from kernels.cpu.panels import Panels
+from kernels.reference.weights import Weight, unpack
 from workbench.model.linear import Linear, Matrix
 
 Weights = dict[str, torch.Tensor | Matrix]
 
 
 class LayerWeights:
-    """The tensors whose names begin alike. What is taken is gone from the checkpoint's, so that a stacked matrix and its
-    parts exist together only briefly."""
+    """The tensors whose names begin alike. What is taken is gone from the checkpoint's, so that a stacked matrix and
+    its parts exist together only briefly."""
 
     def __init__(self, weights: Weights, prefix: str, dtype: torch.dtype, activation_bits: int) -> None:
         """``prefix`` ends in a dot. ``dtype``: of activations. ``activation_bits``: what they are rounded to where they

@@ -32,8 +32,8 @@ class MLP:
 class Mixture:
     """A router, its experts, and perhaps one expert that every token passes through.
 
-    Tokens are sorted by expert and each expert that has any computes its own in one go. How many those are is looked at,
-    so a step with a mixture cannot be recorded, and on a GPU each layer waits for it.
+    Tokens are sorted by expert, and each expert that has any computes them in one go. How many it has is looked at, so
+    a step with a mixture cannot be recorded, and on a GPU each layer waits for that number.
     """
 
     def __init__(self, weights: LayerWeights, shape: Experts) -> None:

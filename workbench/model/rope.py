@@ -3,7 +3,7 @@
 Pair ``i`` of a head's rotated channels (all of them but for latent attention) turns by ``position × base^(-2i / d)``.
 The two channels of a pair lie half a head apart (``x1 = x[: d/2]``, ``x2 = x[d/2 :]``) or, where a model says so, side
 by side; ``out1 = x1·cos − x2·sin`` and ``out2 = x2·cos + x1·sin``.
-Sources: RoFormer (arXiv 2104.09864); YaRN (arXiv 2309.00071); the stretching of Llama 3.1 as published with its weights.
+Sources: RoFormer (arXiv 2104.09864), YaRN (arXiv 2309.00071), the stretching of Llama 3.1 as published with the model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from workbench.model.config import ModelConfig
 
 
 def inverse_frequencies(config: ModelConfig, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Radians per position of each channel pair: float32 ``[rotary_dim // 2]``. Raises UsageError for unknown scaling."""
+    """Radians per position of each pair of channels: float32 ``[rotary_dim // 2]``.
+
+    Raises UsageError for a scaling that is not known.
+    """
     exponent = torch.arange(0, config.rotary_dim, 2, dtype=torch.float32, device=device) / config.rotary_dim
     frequencies = 1.0 / (config.rope_theta**exponent)
     scaling = config.rope_scaling
