@@ -109,7 +109,7 @@ class ModelConfig:
     @property
     def softmax_scale(self) -> float:
         """What scores are multiplied with."""
-        scale = float(self.head_dim) ** -0.5
+        scale: float = self.head_dim**-0.5
         if self.latent is not None and self.rope_scaling is not None and self.rope_scaling.mscale_all_dim:
             scale *= yarn_mscale(self.rope_scaling.factor, self.rope_scaling.mscale_all_dim) ** 2
         return scale
