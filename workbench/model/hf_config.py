@@ -173,6 +173,9 @@ def _rope(keys: Keys, family: Family) -> tuple[float, RopeScaling | None, float]
         mscale_all_dim=given.number("mscale_all_dim", default=0.0, most=1e6, zero=True),
         attention_factor=given.number("attention_factor", default=0.0, most=1e6) or None,
     )
+    if kind == "yarn" and theta <= 1:
+        holder = given if "rope_theta" in given else keys
+        raise holder.wrong("rope_theta", "above 1 for rope scaling 'yarn'")
     if scaling.high_freq_factor <= scaling.low_freq_factor:
         raise given.wrong("high_freq_factor", f"above low_freq_factor={scaling.low_freq_factor:g}")
     return theta, scaling, partial
