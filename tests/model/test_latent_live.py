@@ -22,7 +22,7 @@ from workbench.model.kv_cache import KVCache
 ANSWER = 20
 GREEDY = SamplingParams(temperature=0, max_tokens=ANSWER, ignore_eos=True)
 HEAD = [7 * i % 200 + 5 for i in range(36)]
-PROMPTS = [[5, 6, 7], HEAD + [9, 8, 7], HEAD[:17], [11] * 12 + [4, 3], HEAD + [44] * 5, [9]]
+PROMPTS = [[5, 6, 7], [*HEAD, 9, 8, 7], HEAD[:17], [*[11] * 12, 4, 3], HEAD + [44] * 5, [9]]
 NAMES = ("deepseek-v2-lite", "deepseek-v3", "qwen3-moe")
 
 
@@ -117,17 +117,23 @@ def test_weights_are_shared_and_steps_run_one_by_one(folder: Path) -> None:
 # What is refused, and what the pool comes to.
 
 
+@pytest.mark.parametrize("folder", ["deepseek-v3"], indirect=True)
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "torch_native"])
 def test_other_backends_refuse_latent_attention_by_name(folder: Path, backend: str) -> None:
-    if "deepseek" in folder.name:
-        with pytest.raises(UsageError, match=f"attention_backend='{backend}' .*latent attention .*use 'torch_native'"):
-            open_llm(folder, attention_backend=backend)
-        assert open_llm(folder).runner.decoder.attention.name == "torch_native"
+    with pytest.raises(UsageError, match=f"attention_backend='{backend}' .*latent attention .*use 'torch_native'"):
+        open_llm(folder, attention_backend=backend)
+    for name in ("auto", "torch_native"):
+        assert open_llm(folder, attention_backend=name).runner.decoder.attention.name == "torch_native"
 
 
+@pytest.mark.parametrize("folder", ["qwen3-moe"], indirect=True)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_experts_go_with_every_backend(folder: Path, backend: str) -> None:
+    check(folder, attention_backend=backend)
+
+
+@pytest.mark.parametrize("folder", ["deepseek-v3"], indirect=True)
 def test_the_pool_is_sized_by_what_it_stores(folder: Path) -> None:
-    if "deepseek" not in folder.name:
-        pytest.skip("keys and values of its own")
     token = 3 * (32 + 8) * 4  # layers · (latent and rotated key) · float32
     llm = open_llm(folder, block_size=16, num_kv_blocks=None, kv_cache_memory_bytes=100_000)
     blocks = 100_000 // (16 * token)
@@ -223,12 +229,11 @@ FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.parametrize("folder", ["deepseek-v3"], indirect=True)
 @pytest.mark.parametrize(("fault", "options"), FAULTS, ids=lambda one: getattr(one, "__name__", ""))
 def test_a_seeded_fault_is_caught(
     folder: Path, fault: Callable[[pytest.MonkeyPatch], None], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "deepseek-v3" not in folder.name:
-        pytest.skip("one model shows it")
     with monkeypatch.context() as patch:
         fault(patch)
         with pytest.raises(AssertionError):

@@ -14,7 +14,6 @@ from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_config, shipped_names
 from workbench.model.rope import rope_table
 
-
 YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 512}
 
 

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_MODEL", "NAMED", "fetch", "home", "info", "list_models", "locate"]
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_KEPT = ("float32", "bfloat16", "int8")
+"""What keys and values may be kept in."""
+GIB, BLOCK = 1 << 30, 16
+"""Bytes, and tokens of a KV block unless ``block_size`` says otherwise."""
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
 
 
@@ -156,7 +160,8 @@ def _facts(name: str, path: Path | None) -> dict[str, Any]:
         **_parts(config),
         "num_parameters": config.num_parameters,
         "weight_bytes": {dtype: config.weight_bytes(dtype) for dtype in ("float32", "bfloat16", "int8", "int4")},
-        "kv_bytes_per_token": {dtype: config.kv_bytes_per_token(dtype) for dtype in ("float32", "bfloat16", "int8")},
+        "kv_bytes_per_token": {dtype: config.kv_bytes_per_token(dtype) for dtype in _KEPT},
+        "kv_blocks_per_gib": {dtype: GIB // (BLOCK * config.kv_bytes_per_token(dtype)) for dtype in _KEPT},
         "flops_per_token": {str(context): config.flops_per_token(context) for context in (1, 1024, 8192)},
         "unsupported": config.unsupported() + unreadable,
     } | ({"stored": stored} if stored else {})
