@@ -20,11 +20,12 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
+from kernels.reference import attention as reference_attention
 from kernels.reference import sampling as reference_sampling
 from kernels.triton import launch
 from tests.model.bare_runner import open_runner, request
 from tests.model.fake_recorder import FakeRecorder, FixedShapes
-from workbench.attention import sdpa, torch_native
+from workbench.attention import sdpa
 from workbench.attention.latent_shape import LatentAttention
 from workbench.attention.registry import BACKENDS, LATENT
 from workbench.model import captured as captured_step
@@ -165,7 +166,7 @@ BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "rope table": lambda: forgets_device(rope),
     "kv cache": lambda: forgets_device(kv_cache),
     "attention slots and masks": lambda: forgets_device(sdpa),
-    "rows of latent attention": lambda: forgets_device(torch_native),
+    "masks of latent attention": lambda: forgets_device(reference_attention),
     "penalties": lambda: forgets_device(penalties),
     "random numbers": lambda: forgets_device(reference_sampling),
     "captured step": lambda: forgets_device(captured_step),
