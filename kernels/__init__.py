@@ -26,8 +26,8 @@ from kernels.triton import launch
 MAKERS = ("reference", "triton", "cpu")
 _OPERATIONS: dict[str, dict[str, Callable[..., Any] | str]] = {
     "embedding": {"reference": reference.embedding, "cpu": cpu_linear.embedding},
-    "flash_attention": {"reference": reference.flash_attention, "triton": "flash_attention"},
     "expanded_latent_attention": {"reference": reference.expanded_latent_attention},
+    "flash_attention": {"reference": reference.flash_attention, "triton": "flash_attention"},
     "linear": {"reference": reference.linear, "triton": "matmul", "cpu": cpu_linear.linear},
     "matmul": {"reference": reference.matmul, "triton": "matmul"},
     "merge_states": {"reference": reference.merge_states, "triton": "merge_states"},

@@ -127,7 +127,7 @@ def test_other_backends_refuse_latent_attention_by_name(folder: Path, backend: s
 
 
 @pytest.mark.parametrize("folder", ["qwen3-moe"], indirect=True)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "triton"])  # interpreted it takes minutes
 def test_experts_go_with_every_backend(folder: Path, backend: str) -> None:
     check(folder, attention_backend=backend)
 
