@@ -17,7 +17,7 @@ def route(
     normalized: bool = False,
     scale: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The experts of each token and how much each counts, from the router's logits ``[num_tokens, num_experts]``.
+    """The experts of each token and the share of each, from the router's logits ``[num_tokens, num_experts]``.
 
     Scores are ``scoring`` of the logits: ``softmax`` over all experts or ``sigmoid`` of each. ``correction``
     ``[num_experts]`` is added for choosing only (DeepSeek-V3, arXiv 2412.19437). Experts in ``num_groups`` equal groups

@@ -59,15 +59,15 @@ class Mixture:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x ``[num_tokens, hidden_size]``; returns the shape of x."""
-        chosen, counts_for = kernels.route(self.router(x.float()), self.correction, **self._routing)
+        chosen, shares = kernels.route(self.router(x.float()), self.correction, **self._routing)
         by_expert = chosen.flatten().argsort(stable=True)
-        rows, counts_for = by_expert // chosen.shape[1], counts_for.flatten()[by_expert].to(x.dtype)
+        rows, shares = by_expert // chosen.shape[1], shares.flatten()[by_expert].to(x.dtype)
         out = torch.zeros_like(x)
         begin = 0
         for expert, count in enumerate(chosen.flatten().bincount(minlength=len(self.experts)).tolist()):
             if count:
                 own = slice(begin, begin + count)
-                out.index_add_(0, rows[own], self.experts[expert](x[rows[own]]) * counts_for[own, None])
+                out.index_add_(0, rows[own], self.experts[expert](x[rows[own]]) * shares[own, None])
                 begin += count
         if self.shared is not None:
             shared = self.shared(x)
