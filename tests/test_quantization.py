@@ -124,8 +124,9 @@ def test_schemes_from_floats(folder: Path, scheme: str) -> None:
     # The same weights expanded to floats: what remains is the rounding of activations.
     other = open_llm(folder)
     for layer, packed in zip(other.runner.decoder.layers, decoder.layers, strict=True):
-        for name in ("qkv", "o", "gate_up", "down"):
-            getattr(layer, name).parts[0].data.copy_(expanded(getattr(packed, name).parts[0]))
+        for part, name in (("attention", "qkv"), ("attention", "o"), ("mlp", "gate_up"), ("mlp", "down")):
+            into, taken = (getattr(getattr(one, part), name).parts[0] for one in (layer, packed))
+            into.data.copy_(expanded(taken))
     other.runner.decoder.embedding.data.copy_(expanded(decoder.embedding))
     rounding = loss(llm, other)
     assert rounding < 1e-7 if "a16" in scheme else 1e-7 < rounding < 1e-2

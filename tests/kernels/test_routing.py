@@ -51,7 +51,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
 def test_experts_and_weights_equal_those_of_transformers(name: str) -> None:
     kind, config, changes, options = CASES[name]
     generator = torch.Generator().manual_seed(3)
-    router = kind(config(hidden_size=HIDDEN, **changes))
+    router = kind(config(hidden_size=HIDDEN, num_attention_heads=4, num_key_value_heads=4, **changes))
     router.weight.data.normal_(generator=generator)
     correction = getattr(router, "e_score_correction_bias", None)
     if correction is not None:

@@ -118,6 +118,11 @@ def test_packing_leaves_alone_what_it_must(v3: tuple[Path, Any]) -> None:
     assert all(torch.equal(weights[name], tensor) for name, tensor in before.items())
 
 
+def test_a_number_of_experts_is_not_guessed(v3: tuple[Path, Any], tmp_path: Path) -> None:
+    with pytest.raises(WorkbenchError, match="has no 'num_experts_per_tok'"):
+        open_llm(changed(v3[0], tmp_path, {"num_experts_per_tok": None}, {}))
+
+
 def test_published_quantized_weights_are_refused_by_name(v3: tuple[Path, Any], tmp_path: Path) -> None:
     path = changed(v3[0], tmp_path, {"quantization_config": {"quant_method": "fp8"}}, {})
     with pytest.raises(UsageError, match="weights quantized with 'fp8'"):

@@ -205,7 +205,9 @@ def _experts(keys: Keys, family: Family, layers: int) -> Experts | None:
     step = keys.whole("decoder_sparse_step", "moe_layer_freq", default=1)
     # Qwen counts layers from one (every step-th has experts), DeepSeek from zero.
     offset = 1 if "decoder_sparse_step" in keys else 0
-    chosen = keys.whole("num_experts_per_tok", "num_experts_per_token", "top_k_experts", default=1, most=count)
+    names = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts")
+    # A guess would do for counting, not for running.
+    chosen = keys.needed(*names, most=count) if family.routing else keys.whole(*names, default=1, most=count)
     return Experts(
         num_experts=count,
         experts_per_token=chosen,
