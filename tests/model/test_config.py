@@ -212,7 +212,8 @@ def test_attention_kinds() -> None:
 
     assert [kind("llama-2-7b"), kind("llama-3.1-8b")] == ["MHA", "GQA"]
     assert ModelConfig.from_dict({**shipped_config("llama-2-7b"), "num_key_value_heads": 1}).attention_kind == "MQA"
-    assert ModelConfig.from_dict(AutoConfig.for_model("deepseek_v2").to_dict()).attention_kind == "MLA"
+    latent = AutoConfig.for_model("deepseek_v2", num_experts_per_tok=6).to_dict()
+    assert ModelConfig.from_dict(latent).attention_kind == "MLA"
 
 
 def test_weight_bytes_and_bits() -> None:
