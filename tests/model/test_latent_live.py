@@ -70,6 +70,16 @@ def test_chunks_and_blocks_change_no_token(folder: Path, block_size: int) -> Non
         check(folder, block_size=block_size, max_num_batched_tokens=budget)
 
 
+def test_torch_operations_give_the_same_tokens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    norm = latent_attention.kernels.rms_norm
+    monkeypatch.setattr(
+        latent_attention.kernels, "rms_norm", lambda *args, maker: made.append(maker) or norm(*args, maker=maker)
+    )
+    check(folder, enable_kernel_fusion=False)
+    assert set(made) == {"reference"}
+
+
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 @pytest.mark.parametrize("block_size", [1, 16, 17])
 def test_preemption_changes_no_token(folder: Path, block_size: int, mode: str) -> None:
@@ -176,7 +186,9 @@ def rows_of_neighbours(patch: pytest.MonkeyPatch) -> None:
 def key_not_rotated(patch: pytest.MonkeyPatch) -> None:
     turn = latent_attention.kernels.rotary_embedding
     patch.setattr(
-        latent_attention.kernels, "rotary_embedding", lambda x, *args: None if x.shape[1] == 1 else turn(x, *args)
+        latent_attention.kernels,
+        "rotary_embedding",
+        lambda x, *args, **options: None if x.shape[1] == 1 else turn(x, *args, **options),
     )
 
 
@@ -191,7 +203,11 @@ def latent_not_normalized(patch: pytest.MonkeyPatch) -> None:
 
 def slots_one_on(patch: pytest.MonkeyPatch) -> None:
     write = latent_attention.kernels.write_kv
-    patch.setattr(latent_attention.kernels, "write_kv", lambda kv, cache, slots: write(kv, cache, slots.roll(1)))
+    patch.setattr(
+        latent_attention.kernels,
+        "write_kv",
+        lambda kv, cache, slots, **options: write(kv, cache, slots.roll(1), **options),
+    )
 
 
 def moved_without_the_rotated_key(patch: pytest.MonkeyPatch) -> None:
