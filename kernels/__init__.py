@@ -26,6 +26,7 @@ from kernels.triton import launch
 MAKERS = ("reference", "triton", "cpu")
 _OPERATIONS: dict[str, dict[str, Callable[..., Any] | str]] = {
     "embedding": {"reference": reference.embedding, "cpu": cpu_linear.embedding},
+    "expanded_latent_attention": {"reference": reference.expanded_latent_attention},
     "flash_attention": {"reference": reference.flash_attention, "triton": "flash_attention"},
     "linear": {"reference": reference.linear, "triton": "matmul", "cpu": cpu_linear.linear},
     "matmul": {"reference": reference.matmul, "triton": "matmul"},
@@ -41,6 +42,8 @@ _OPERATIONS: dict[str, dict[str, Callable[..., Any] | str]] = {
         "triton": "paged_attention",
         "cpu": cpu_attention.paged_attention,
     },
+    "paged_latent_attention": {"reference": reference.paged_latent_attention},
+    "route": {"reference": reference.route},
     "sample": {"reference": reference.sample, "triton": "sampling", "cpu": cpu_sampling.sample},
 }
 """A maker's function, or in which module of `kernels.triton` it stands under the operation's name."""
@@ -152,9 +155,11 @@ def rms_norm(
     return made(x, weight, eps, residual)
 
 
-def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, maker: str = "auto") -> None:
+def rotary_embedding(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool = False, *, maker: str = "auto"
+) -> None:
     """See `kernels.reference.rotary_embedding`."""
-    _maker("rotary_embedding", maker)(x, cos, sin)
+    _maker("rotary_embedding", maker)(x, cos, sin, interleaved)
 
 
 def silu_mul(gate_up: torch.Tensor, *, maker: str = "auto") -> torch.Tensor:
@@ -207,6 +212,66 @@ def paged_attention(
     on_gpu = _on_gpu("paged_attention", q, cache, block_tables)
     made = _maker("paged_attention", maker, cpu_attention.suits(q, cache), on_gpu)
     return made(q, cache, block_tables, query_start, seq_lens, scale=scale, window=window)
+
+
+def paged_latent_attention(
+    q: torch.Tensor,
+    cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    query_start: list[int],
+    seq_lens: list[int],
+    *,
+    rank: int,
+    scale: float,
+    maker: str = "auto",
+) -> torch.Tensor:
+    """See `kernels.reference.paged_latent_attention`."""
+    made = _maker("paged_latent_attention", maker)
+    return made(q, cache, block_tables, query_start, seq_lens, rank=rank, scale=scale)
+
+
+def expanded_latent_attention(
+    q: torch.Tensor,
+    cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    query_start: list[int],
+    seq_lens: list[int],
+    key_up: torch.Tensor,
+    value_up: torch.Tensor,
+    *,
+    scale: float,
+    maker: str = "auto",
+) -> torch.Tensor:
+    """See `kernels.reference.expanded_latent_attention`."""
+    made = _maker("expanded_latent_attention", maker)
+    return made(q, cache, block_tables, query_start, seq_lens, key_up, value_up, scale=scale)
+
+
+def route(
+    logits: torch.Tensor,
+    correction: torch.Tensor | None = None,
+    *,
+    experts_per_token: int,
+    scoring: str = "softmax",
+    num_groups: int = 1,
+    groups_per_token: int = 1,
+    group_best: int = 1,
+    normalized: bool = False,
+    scale: float = 1.0,
+    maker: str = "auto",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See `kernels.reference.route`."""
+    return _maker("route", maker)(
+        logits,
+        correction,
+        experts_per_token=experts_per_token,
+        scoring=scoring,
+        num_groups=num_groups,
+        groups_per_token=groups_per_token,
+        group_best=group_best,
+        normalized=normalized,
+        scale=scale,
+    )
 
 
 def sample(

@@ -92,7 +92,7 @@ def test_options_take_effect(folder: Path) -> None:
     assert [len(answer) for answer in tokens(llm)] == [6, 6, 6]
     assert max(map(sum, shares)) <= 5 and max(map(len, shares)) == 2
     decoder = llm.runner.decoder
-    assert decoder.embedding.format == decoder.layers[0].qkv.parts[0].format == "bfloat16"
+    assert decoder.embedding.format == decoder.layers[0].attention.qkv.parts[0].format == "bfloat16"
     assert decoder.dtype is llm.runner.cache.storage.dtype is torch.float32, "weights of 16 bits, float32 activations"
     assert llm.runner.decoder.attention.name == "torch_native"
 

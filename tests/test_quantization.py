@@ -102,7 +102,7 @@ def test_a_file_that_mixes_formats(model: Any, tmp_path: Path) -> None:
     path = tmp_path / "mixed.gguf"
     write_gguf(path, model, "llama", lambda name: "Q8_0" if "attn_v" in name or "down" in name else "Q4_1")
     packed, exact = (open_llm(path, quantization=name) for name in ("gguf", "none"))
-    assert [part.format for part in packed.runner.decoder.layers[0].qkv.parts] == ["q4_1", "q4_1", "q8_0"]
+    assert [part.format for part in packed.runner.decoder.layers[0].attention.qkv.parts] == ["q4_1", "q4_1", "q8_0"]
     assert loss(packed, exact) < 1e-7 and answers(packed) == answers(exact)
     eager = open_llm(path, quantization="gguf", enforce_eager=True)
     assert answers(eager) == answers(packed)
@@ -124,8 +124,9 @@ def test_schemes_from_floats(folder: Path, scheme: str) -> None:
     # The same weights expanded to floats: what remains is the rounding of activations.
     other = open_llm(folder)
     for layer, packed in zip(other.runner.decoder.layers, decoder.layers, strict=True):
-        for name in ("qkv", "o", "gate_up", "down"):
-            getattr(layer, name).parts[0].data.copy_(expanded(getattr(packed, name).parts[0]))
+        for part, name in (("attention", "qkv"), ("attention", "o"), ("mlp", "gate_up"), ("mlp", "down")):
+            into, taken = (getattr(getattr(one, part), name).parts[0] for one in (layer, packed))
+            into.data.copy_(expanded(taken))
     other.runner.decoder.embedding.data.copy_(expanded(decoder.embedding))
     rounding = loss(llm, other)
     assert rounding < 1e-7 if "a16" in scheme else 1e-7 < rounding < 1e-2

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 
 from kernels.cpu.build import digest
-from workbench.attention.interface import Heads
 from workbench.attention.registry import attention_backend
 from workbench.config import EngineConfig
 from workbench.engine.request import Request
@@ -31,6 +30,7 @@ from workbench.machine import cpu_name, num_cpus
 from workbench.model.captured import captured_steps
 from workbench.model.config import ModelConfig
 from workbench.model.cost import StepCost
+from workbench.model.decoder import heads_of
 from workbench.model.divergence import kl_divergence
 from workbench.model.kv_cache import KVCache
 from workbench.model.quantize import SCHEMES, require_scheme
@@ -133,8 +133,7 @@ def _text(model_config: ModelConfig, tokenizer: Tokenizer | None) -> list[int]:
 
 def _runner(loaded: LoadedModel, num_tokens: int, cache_dtype: torch.dtype) -> ModelRunner:
     shape, cpu, f32 = loaded.model_config, torch.device("cpu"), torch.float32
-    heads = Heads(shape.num_heads, shape.num_kv_heads, shape.head_dim, f32, cpu, cache_dtype)
-    decoder = loaded.decoder(attention_backend("auto", heads), num_tokens)
+    decoder = loaded.decoder(attention_backend("auto", heads_of(shape, f32, cpu, cache_dtype)), num_tokens)
     cache = KVCache(shape, -(-num_tokens // 16), 16, cache_dtype, cpu)
     return ModelRunner(decoder, cache, StepCost(shape, 0, 0), captured=captured_steps(decoder, cache, 1, num_tokens))
 

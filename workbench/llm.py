@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from workbench.attention.interface import Heads
 from workbench.attention.registry import attention_backend
 from workbench.checks import shown
 from workbench.config import EngineConfig, check_names, from_options
@@ -27,7 +26,7 @@ from workbench.model.captured import captured_steps, tape_recorder
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_names
 from workbench.model.cost import StepCost
-from workbench.model.decoder import activation_dtype
+from workbench.model.decoder import activation_dtype, heads_of
 from workbench.model.kv_cache import KVCache
 from workbench.model.runner import ModelRunner
 from workbench.model.sampling import sampling_maker
@@ -107,9 +106,9 @@ class LLM:
             self.tokenizer = weights_of.tokenizer
             self.quantization, self.weights_fingerprint = weights_of.quantization, weights_of.weights_fingerprint
             open_decoder = weights_of.runner.decoder.sharing_weights
-        shape, computed = self.model_config, activation_dtype(dtype, device)
+        computed = activation_dtype(dtype, device)
         cached = kv_dtype(config, self.quantization.name, computed)
-        heads = Heads(shape.num_heads, shape.num_kv_heads, shape.head_dim, computed, device, cached)
+        heads = heads_of(self.model_config, computed, device, cached)
         attention = attention_backend(config.attention_backend, heads, not config.disable_cascade_attn)
         decoder = open_decoder(attention, max_model_len)
         decoder.maker = "auto" if config.enable_kernel_fusion else "reference"
@@ -124,7 +123,9 @@ class LLM:
         self.config = config.replace(**resolved, kv_cache_memory_bytes=None)
         cache = KVCache(self.model_config, num_kv_blocks, config.block_size, cached, device)
         clock = clock or WallClock()
-        cost = StepCost(self.model_config, sum(decoder.weight_bytes), kv_bytes, decoder.weight_bytes[1])
+        cost = StepCost(
+            self.model_config, sum(decoder.weight_bytes), kv_bytes, decoder.weight_bytes[1], decoder.expert_bytes
+        )
         captured, recorder = None, None
         if config.enable_kernel_fusion and not config.enforce_eager:
             captured = captured_steps(decoder, cache, config.max_num_seqs, max_model_len)
@@ -172,6 +173,7 @@ class LLM:
             "dtype": str(self.runner.decoder.dtype),
             "kv_cache_dtype": str(cache.storage.dtype),
             "rope": f"theta {shape.rope_theta} scaling {shape.rope_scaling}",
+            "latent": str(shape.latent),
             "windows": str(self.runner.decoder.windows),
         }
 

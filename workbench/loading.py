@@ -11,7 +11,8 @@ import torch
 from workbench.attention.interface import AttentionBackend
 from workbench.config import EngineConfig
 from workbench.model.config import ModelConfig
-from workbench.model.decoder import Decoder, Weights
+from workbench.model.decoder import Decoder
+from workbench.model.layer_weights import Weights
 from workbench.model.quantize import SCHEMES, quantize
 from workbench.model.threads import one_thread
 from workbench.model.weights import load_weights

@@ -11,7 +11,8 @@ import torch
 
 
 def write_kv(kv: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None:
-    """Stores new keys and values. kv ``[num_tokens, 2, num_kv_heads, head_dim]``; slots ``[num_tokens]`` int64.
+    """Stores new keys and values (or latents). kv ``[num_tokens, 2, num_kv_heads, head_dim]``, or as else one token's
+    place in the cache is shaped; slots ``[num_tokens]`` int64.
 
     Slots must be distinct and in range: there is no padding slot here.
     """
@@ -37,21 +38,33 @@ def paged_attention(
     ``window`` a token sees itself and the ``window − 1`` tokens before it. A request may be empty, or have more queries
     than tokens: what sees no key becomes zeros. Returns the shape of q.
     """
-    num_heads, block_size, num_kv_heads = q.shape[1], cache.shape[1], cache.shape[3]
     rows = cache.flatten(0, 1)
     output = torch.empty_like(q)
     for b, length in enumerate(seq_lens):
-        begin, end = query_start[b], query_start[b + 1]
-        positions = torch.arange(length, device=q.device)
-        slots = block_tables[b, positions // block_size] * block_size + positions % block_size
-        keys, values = rows[slots].to(q.dtype).unbind(1)  # each [length, num_kv_heads, head_dim]
-        group = num_heads // num_kv_heads
-        keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
-        scores = torch.einsum("qhd,khd->hqk", q[begin:end], keys).float() * scale
-        own = torch.arange(length - (end - begin), length, device=q.device)[:, None]
-        visible = positions <= own
-        if window is not None:
-            visible &= positions > own - window
-        weights = scores.masked_fill(~visible, float("-inf")).softmax(-1).masked_fill(~visible, 0.0).to(q.dtype)
-        output[begin:end] = torch.einsum("hqk,khd->qhd", weights, values)
+        own = slice(query_start[b], query_start[b + 1])
+        keys, values = rows[slots_of(block_tables[b], length, cache.shape[1])].to(q.dtype).unbind(1)
+        output[own] = causal_attention(q[own], keys, values, scale, window)
     return output
+
+
+def slots_of(table: torch.Tensor, length: int, block_size: int) -> torch.Tensor:
+    """The slots of a request's first ``length`` tokens, by its block table ``[max_blocks]``."""
+    positions = torch.arange(length, device=table.device)
+    return table[positions // block_size] * block_size + positions % block_size
+
+
+def causal_attention(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, window: int | None = None
+) -> torch.Tensor:
+    """One request: q ``[queries, num_heads, d]``, the last of the tokens whose keys ``[length, num_kv_heads, d]`` and
+    values ``[length, num_kv_heads, d_v]`` are given. Returns ``[queries, num_heads, d_v]``."""
+    length, num_kv_heads = keys.shape[:2]
+    positions = torch.arange(length, device=q.device)
+    grouped = q.unflatten(1, (num_kv_heads, -1))
+    scores = torch.einsum("qxgd,kxd->xgqk", grouped, keys).float() * scale
+    own = torch.arange(length - len(q), length, device=q.device)[:, None]
+    visible = positions <= own
+    if window is not None:
+        visible &= positions > own - window
+    weights = scores.masked_fill(~visible, float("-inf")).softmax(-1).masked_fill(~visible, 0.0).to(q.dtype)
+    return torch.einsum("xgqk,kxd->qxgd", weights, values).flatten(1, 2)

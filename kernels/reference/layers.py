@@ -19,13 +19,14 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
-def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool = False) -> None:
     """Rotates the heads of ``x`` in place (RoPE, Su et al. 2021, in the half-split layout of Llama checkpoints).
 
     x ``[num_tokens, num_heads, head_dim]``; cos, sin ``[num_tokens, head_dim // 2]`` float32, by each token's position.
-    Dimension i and i + head_dim/2 form a pair that is turned by the angle of that position.
+    Dimension i and i + head_dim/2 form a pair that is turned by the angle of that position; ``interleaved``:
+    dimensions 2i and 2i + 1 do (DeepSeek).
     """
-    first, second = x.chunk(2, dim=-1)
+    first, second = (x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, dim=-1)
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     turned = (first * cos).addcmul_(second, sin, value=-1), (second * cos).addcmul_(first, sin)
     first.copy_(turned[0])

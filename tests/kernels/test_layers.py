@@ -86,12 +86,24 @@ def test_write_kv_converts_to_the_cache_s_dtype() -> None:
 
 
 OPERATIONS = [
-    "embedding", "flash_attention", "linear", "matmul", "merge_states", "rms_norm", "rotary_embedding",
-    "rope_and_write", "silu_mul", "softmax", "write_kv", "paged_attention", "sample",
+    "embedding", "expanded_latent_attention", "flash_attention", "linear", "matmul", "merge_states", "rms_norm",
+    "rotary_embedding", "rope_and_write", "silu_mul", "softmax", "write_kv", "paged_attention",
+    "paged_latent_attention", "route", "sample",
 ]  # fmt: skip
 ONE = torch.ones(1, 2, 2)
 CALLS = {
     "embedding": lambda maker: kernels.embedding(float_weight(ONE[0]), torch.tensor([1]), maker=maker),
+    "expanded_latent_attention": lambda maker: kernels.expanded_latent_attention(
+        torch.ones(1, 1, 8),
+        torch.zeros(1, 1, 6),
+        torch.tensor([[0]]),
+        [0, 1],
+        [1],
+        torch.ones(1, 6, 4),
+        torch.ones(1, 3, 4),
+        scale=1.0,
+        maker=maker,
+    ),
     "flash_attention": lambda maker: kernels.flash_attention(
         ONE,
         ONE,
@@ -123,6 +135,10 @@ CALLS = {
     "paged_attention": lambda maker: kernels.paged_attention(
         torch.ones(1, 1, 8), torch.zeros(1, 1, 2, 1, 8), torch.tensor([[0]]), [0, 1], [1], scale=1.0, maker=maker
     ),
+    "paged_latent_attention": lambda maker: kernels.paged_latent_attention(
+        torch.ones(1, 1, 8), torch.zeros(1, 1, 8), torch.tensor([[0]]), [0, 1], [1], rank=6, scale=1.0, maker=maker
+    ),
+    "route": lambda maker: kernels.route(ONE[0], experts_per_token=1, maker=maker),
     "sample": lambda maker: kernels.sample(torch.ones(1, 4), [1.0], [0], [1.0], [0.0], [0.5], maker=maker),
 }
 
@@ -174,7 +190,7 @@ def test_auto_on_a_gpu_takes_triton_unless_it_refuses(monkeypatch: pytest.Monkey
 
 
 def test_an_unknown_operation_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="unknown operation 'convolution'; there are embedding, flash_attention, "):
+    with pytest.raises(ValueError, match="unknown operation 'convolution'; there are embedding, "):
         kernels.available("convolution")
 
 

@@ -54,10 +54,11 @@ class Traffic(TorchDispatchMode):
     def __init__(self, runner: ModelRunner) -> None:
         super().__init__()
         decoder = runner.decoder
-        linears = [linear for layer in decoder.layers for linear in (layer.qkv, layer.o, layer.gate_up, layer.down)]
-        norms = [
-            norm for layer in decoder.layers for norm in (layer.attn_norm, layer.mlp_norm, layer.q_norm, layer.k_norm)
-        ]
+        linears, norms = [], []
+        for layer in decoder.layers:
+            attention, mlp = layer.attention, layer.mlp
+            linears += [attention.qkv, attention.o, mlp.gate_up, mlp.down]
+            norms += [layer.attn_norm, layer.mlp_norm, attention.q_norm, attention.k_norm]
         weights = [decoder.embedding.data, decoder.norm, *norms]
         weights += [tensor for one in (*linears, decoder.lm_head) for tensor in (one.parts[0].data, one.bias)]
         self.weights = {_place(w): w.nbytes for w in weights if w is not None}

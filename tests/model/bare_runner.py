@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 
-from workbench.attention.interface import Heads
 from workbench.attention.registry import BACKENDS
 from workbench.engine.request import Request
 from workbench.model.config import ModelConfig
 from workbench.model.cost import StepCost
-from workbench.model.decoder import Decoder
+from workbench.model.decoder import Decoder, heads_of
 from workbench.model.kv_cache import KVCache
 from workbench.model.runner import ModelRunner
 from workbench.model.weights.expected import expected_tensors
@@ -24,8 +23,7 @@ def open_runner(config: ModelConfig, backend: str, device: torch.device, dtype: 
     """With weights of the right shapes, all numbers small and alike, and 64 blocks."""
     shapes = expected_tensors(config).items()
     weights = {name: torch.full(shape, 0.01, dtype=dtype, device=device) for name, shape in shapes}
-    heads = Heads(config.num_heads, config.num_kv_heads, config.head_dim, dtype, device, dtype)
-    decoder = Decoder(config, weights, BACKENDS[backend](heads), max_model_len=256)
+    decoder = Decoder(config, weights, BACKENDS[backend](heads_of(config, dtype, device, dtype)), max_model_len=256)
     return ModelRunner(decoder, KVCache(config, 64, BLOCK_SIZE, dtype, device), StepCost(config, 0, 0))
 
 

@@ -20,19 +20,21 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
+from kernels.reference import attention as reference_attention
 from kernels.reference import sampling as reference_sampling
 from kernels.triton import launch
 from tests.model.bare_runner import open_runner, request
 from tests.model.fake_recorder import FakeRecorder, FixedShapes
 from workbench.attention import sdpa
-from workbench.attention.registry import BACKENDS
+from workbench.attention.latent_shape import LatentAttention
+from workbench.attention.registry import BACKENDS, LATENT
 from workbench.model import captured as captured_step
 from workbench.model import kv_cache, logprobs, penalties, rope, sampling
 from workbench.model.architecture import RopeScaling
+from workbench.model.batch import Batch
 from workbench.model.captured import CapturedSteps
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_config
-from workbench.model.decoder import Batch
 from workbench.model.runner import ModelRunner
 from workbench.plan import Scheduled, StepPlan
 
@@ -73,6 +75,17 @@ def model_config() -> ModelConfig:
     )
 
 
+def latent_config() -> ModelConfig:
+    """With latent attention, and a plain MLP: how many tokens an expert has is looked at."""
+    latent = LatentAttention(32, qk_rope_head_dim=8, qk_nope_head_dim=12, v_head_dim=10, q_lora_rank=24)
+    yarn = RopeScaling("yarn", 8.0, original_max_position_embeddings=64, mscale_all_dim=0.7)
+    return replace(
+        ModelConfig.from_dict(shipped_config("smollm2-135m")),
+        model_type="deepseek_v2", num_layers=2, sliding_layers=(False, False), latent=latent, head_dim=20,
+        num_kv_heads=9, rope_scaling=yarn,
+    )  # fmt: skip
+
+
 def plans() -> Iterator[StepPlan]:
     """A prefill, a decode and a step that mixes the two. Together they sample greedily and with every option."""
     greedy = {"temperature": 0.0}
@@ -91,10 +104,13 @@ def run(backends: Iterable[str]) -> None:
     """Everything up to the tensor of chosen ids. Raises what torch raises."""
     # Not inference_mode: under it torch keeps the value of a tensor of one number and tries to bring it to the device.
     with FakeTensorMode(), torch.no_grad():
-        for backend in backends:
-            runner = open_runner(model_config(), backend, CUDA, torch.float32)
+        served = [(model_config(), backend) for backend in backends]
+        served += [(latent_config(), backend) for backend in backends if backend in LATENT]
+        for config, backend in served:
+            runner = open_runner(config, backend, CUDA, torch.float32)
             for plan in plans():
-                captured(runner, plan)
+                if config.latent is None:
+                    captured(runner, plan)
                 _, logits = runner.forward(plan, runner.prepare(plan))
                 sampling_requests = [item.request for item in plan.scheduled if item.samples]
                 assert logits is not None and logits.shape == (len(sampling_requests), runner.decoder.config.vocab_size)
@@ -150,6 +166,7 @@ BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "rope table": lambda: forgets_device(rope),
     "kv cache": lambda: forgets_device(kv_cache),
     "attention slots and masks": lambda: forgets_device(sdpa),
+    "masks of latent attention": lambda: forgets_device(reference_attention),
     "penalties": lambda: forgets_device(penalties),
     "random numbers": lambda: forgets_device(reference_sampling),
     "captured step": lambda: forgets_device(captured_step),
@@ -172,7 +189,9 @@ def main() -> None:
         ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
     with patch.object(launch, "suits", lambda x: False):  # no kernel can be launched on tensors that hold nothing
         found = {"true code": outcome(nullcontext(), ON_GPU)}
-        print(json.dumps(found | {name: outcome(seeded(), ["sdpa"]) for name, seeded in BUGS.items()}))
+        for name, seeded in BUGS.items():
+            found[name] = outcome(seeded(), ["torch_native" if "latent" in name else "sdpa"])
+        print(json.dumps(found))
 
 
 if __name__ == "__main__":

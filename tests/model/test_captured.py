@@ -22,7 +22,7 @@ def opened(backend: str = "cpu") -> ModelRunner:
     runner = open_runner(model_config(), backend, CPU, torch.float32)
     generator = torch.Generator().manual_seed(0)
     for layer in runner.decoder.layers:  # all weights alike would hide a mixed up row
-        for linear in (layer.qkv, layer.o, layer.gate_up, layer.down):
+        for linear in (layer.attention.qkv, layer.attention.o, layer.mlp.gate_up, layer.mlp.down):
             linear.parts[0].data.normal_(0, 0.05, generator=generator)
     runner.decoder.embedding.data.normal_(0, 0.5, generator=generator)
     runner.cache.storage.normal_(0, 1, generator=generator)

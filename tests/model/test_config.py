@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 
 from tests.model.tiny import FAMILIES as TINY
 from tests.model.tiny import make_tiny
+from tests.model.tiny_latent import MIXED
 from workbench.errors import UsageError, WorkbenchError
 from workbench.model.architecture import FAMILIES
 from workbench.model.bits import BITS, bits_of
@@ -37,6 +38,12 @@ SMALL: dict[str, Any] = {
 
 # Latent attention has no KV heads of its own; without experts every token takes the same way.
 LATENT: dict[str, Any] = {"num_key_value_heads": 4, "first_k_dense_replace": 99}
+
+
+MLA: dict[str, Any] = {
+    "model_type": "deepseek_v2", "kv_lora_rank": 64, "qk_rope_head_dim": 32, "n_routed_experts": 8,
+    "num_experts_per_tok": 2, "topk_method": "softmax_first",
+}  # fmt: skip
 
 
 def on_meta(model_type: str, device: str = "meta", **changes: Any) -> PreTrainedModel:
@@ -89,6 +96,7 @@ def test_every_part_is_counted_as_transformers_builds_it(model_type: str) -> Non
         ("qwen2_moe", {"decoder_sparse_step": 2, "mlp_only_layers": [1], "qkv_bias": False}),
         ("qwen3_moe", {"decoder_sparse_step": 2, "num_hidden_layers": 5, "mlp_only_layers": [3]}),
         ("deepseek_v2", {"q_lora_rank": None, "first_k_dense_replace": 1, "attention_bias": True}),
+        ("deepseek_v2", {"mlp_bias": True, "n_shared_experts": 1, "first_k_dense_replace": 1}),
         ("deepseek_v3", {"q_lora_rank": 32, "first_k_dense_replace": 2, "n_shared_experts": 3}),
         ("starcoder2", {"use_bias": False}),
     ],
@@ -204,7 +212,8 @@ def test_attention_kinds() -> None:
 
     assert [kind("llama-2-7b"), kind("llama-3.1-8b")] == ["MHA", "GQA"]
     assert ModelConfig.from_dict({**shipped_config("llama-2-7b"), "num_key_value_heads": 1}).attention_kind == "MQA"
-    assert ModelConfig.from_dict(AutoConfig.for_model("deepseek_v2").to_dict()).attention_kind == "MLA"
+    latent = AutoConfig.for_model("deepseek_v2", num_experts_per_tok=6).to_dict()
+    assert ModelConfig.from_dict(latent).attention_kind == "MLA"
 
 
 def test_weight_bytes_and_bits() -> None:
@@ -225,7 +234,7 @@ def test_weight_bytes_and_bits() -> None:
         config.weight_bytes(0)
 
 
-@pytest.mark.parametrize("family", TINY)
+@pytest.mark.parametrize("family", [*TINY, *MIXED])
 def test_keys_of_both_transformers_generations_read_alike(family: str, tmp_path: Path) -> None:
     make_tiny(family, tmp_path)
     new = json.loads((tmp_path / "config.json").read_text())
@@ -263,11 +272,19 @@ def test_windows_by_layer() -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, r"'yarn' \(supported: default, linear, llama3\)"),
+        (
+            {"rope_scaling": {"rope_type": "longrope", "factor": 4.0}},
+            r"'longrope' \(supported: default, linear, llama3, yarn\)",
+        ),
         ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "'dynamic'"),
-        ({"model_type": "gemma2"}, r"'gemma2' \(supported: llama, mistral, qwen2, qwen3\)"),
-        ({"num_local_experts": 8, "num_experts_per_tok": 2}, "8 experts"),
-        ({"kv_lora_rank": 512}, "latent attention"),
+        ({"model_type": "gemma2"}, r"'gemma2' \(supported: llama, mistral, qwen2, qwen3, mixtral, .*deepseek_v3\)"),
+        ({"num_local_experts": 8, "num_experts_per_tok": 2}, r"8 experts\) in this family"),
+        ({"kv_lora_rank": 512}, "latent attention .* in this family"),
+        ({"model_type": "deepseek_v3"}, r"without latent attention \(no kv_lora_rank\)"),
+        (MLA, "topk_method 'softmax_first' .*: greedy, group_limited_greedy"),
+        ({**MLA, "scoring_func": "sigmoid"}, "scoring_func 'sigmoid' .*: softmax"),
+        ({**MLA, "norm_topk_prob": True}, "norm_topk_prob=true in this family, of which implementations disagree"),
+        ({**MLA, "qk_rope_head_dim": 33}, "qk_rope_head_dim=33 is odd"),
         ({"hidden_act": "gelu"}, "'gelu'"),
         ({"partial_rotary_factor": 0.5}, "0.5"),
         ({"quantization_config": {"quant_method": "awq"}}, "'awq'"),

@@ -7,6 +7,8 @@ from random import Random
 
 import pytest
 
+from workbench.attention.latent_shape import LatentAttention
+from workbench.model.architecture import Experts
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_config
 from workbench.model.cost import StepCost
@@ -94,3 +96,65 @@ def test_chunks_add_up_to_the_whole() -> None:
         return cost.of(StepPlan([Scheduled(None, start, count, "prefill", False)]))[0]  # type: ignore[arg-type]
 
     assert sum(flops(i, 1) for i in range(30)) == flops(0, 11) + flops(11, 19) == flops(0, 30)
+
+
+MLA = LatentAttention(kv_lora_rank=12, qk_rope_head_dim=4, qk_nope_head_dim=6, v_head_dim=5)
+
+
+def mixed_config() -> ModelConfig:
+    base = ModelConfig.from_dict(shipped_config("smollm2-135m"))
+    experts = Experts(8, 2, intermediate_size=24, sparse_layers=(False, True, True))
+    return replace(
+        base, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=10, latent=MLA, experts=experts,
+        sliding_layers=(False,) * 3,
+    )  # fmt: skip
+
+
+def latent_flops(start: int, count: int, expanded: bool) -> int:
+    """Of one head: score by score and sum by sum, and what is rebuilt of earlier tokens."""
+    flops = 0
+    for position in range(start, start + count):
+        for _ in range(position + 1):
+            flops += 2 * (6 + 4) + 2 * 5 if expanded else 2 * (12 + 4) + 2 * 12
+    for _ in range(start if expanded else 0):
+        flops += 2 * 12 * (6 + 5)
+    return flops
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_costs_of_latent_attention_equal_counting(seed: int) -> None:
+    """The cheaper way of each request; one latent read for each token there is, one written for each that is new."""
+    config, plan = mixed_config(), random_plan(seed)
+    token = config.kv_bytes_per_token("float32")
+    assert token == 3 * (12 + 4) * 4
+    flops, moved = StepCost(config, 0, token).of(plan)
+    wanted = written = 0
+    for item in plan.scheduled:
+        ways = {way: latent_flops(item.start, item.num_tokens, way) for way in (True, False)}
+        assert MLA.head_flops(item.start, item.num_tokens) == (ways[False], ways[True])
+        assert MLA.expands(item.start, item.num_tokens) == (ways[True] < ways[False])
+        wanted += 3 * 4 * min(ways.values())
+        wanted += item.num_tokens * (config.flops_per_token(0) - 2 * config.hidden_size * config.vocab_size)
+        wanted += 2 * config.hidden_size * config.vocab_size * item.samples
+        written += token * (item.start + 2 * item.num_tokens)
+    assert (flops, moved) == (wanted, written)
+
+
+def test_a_prompt_expanded_costs_what_transformers_does() -> None:
+    """`flops_per_token` is counted against a forward pass; a whole prompt sums it up over its tokens."""
+    config = mixed_config()
+    whole = StepPlan([Scheduled(None, 0, 9, "prefill", True)])  # type: ignore[arg-type]
+    head = 2 * config.hidden_size * config.vocab_size
+    assert StepCost(config, 0, 0).of(whole)[0] == sum(config.flops_per_token(n) - head for n in range(1, 10)) + head
+
+
+def test_a_step_reads_the_experts_its_tokens_would_meet() -> None:
+    """2 of 8 for one token; all but a few for many."""
+    cost = StepCost(mixed_config(), 10_000, 0, expert_bytes=8000)
+
+    def read(*counts: int) -> int:
+        return cost.of(StepPlan([Scheduled(None, 0, n, "decode", True) for n in counts]))[1]  # type: ignore[arg-type]
+
+    assert read(1) == 2000 + 2000
+    assert read(2) == read(1, 1) == 2000 + 8000 * (1 - 0.75**2)
+    assert 9_990 < read(30) <= 10_000

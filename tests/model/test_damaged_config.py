@@ -24,7 +24,9 @@ FULL: dict[str, Any] = {
     "num_local_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "n_shared_experts": 1,
     "shared_expert_intermediate_size": 32, "first_k_dense_replace": 1, "mlp_only_layers": [1], "moe_layer_freq": 1,
     "decoder_sparse_step": 1, "kv_lora_rank": 32, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
-    "v_head_dim": 8, "sliding_window_pattern": 2,
+    "v_head_dim": 8, "sliding_window_pattern": 2, "rope_interleave": True, "topk_method": "noaux_tc", "n_group": 4,
+    "topk_group": 2, "scoring_func": "sigmoid", "norm_topk_prob": True, "routed_scaling_factor": 2.5,
+    "num_nextn_predict_layers": 1,
 }  # fmt: skip
 """Every key that is read, in one file that no model has."""
 ODD: list[Any] = [None, True, False, 0, -1, 1, 3, 2**31, 10**30, 0.0, -1.0, 1e-300, 1e308, math.nan, math.inf, "",
@@ -103,9 +105,15 @@ def read(hf: dict[str, Any]) -> str | None:
         ("quantization_config", "awq", "an object"),
         ("num_experts_per_tok", 9, "a whole number from 1 to 8"),
         ("mlp_only_layers", 3, "a list of whole numbers from 0"),
+        ("n_group", 3, "a divisor of the 8 experts that leaves 1 or more a group"),
+        ("topk_group", 5, "a whole number from 1 to 4"),
+        ("num_experts_per_tok", 5, None),
+        ("routed_scaling_factor", 0, "a number above 0"),
+        ("rope_scaling.mscale", -1, "a number from 0 and at most"),
+        ("rope_scaling.truncate", 1, "true or false"),
     ],
 )
-def test_a_wrong_value_is_named_with_its_limit(tmp_path: Path, key: str, value: Any, limit: str) -> None:
+def test_a_wrong_value_is_named_with_its_limit(tmp_path: Path, key: str, value: Any, limit: str | None) -> None:
     hf = json.loads(json.dumps({**FULL, "kv_lora_rank": None, "dtype": None}))
     holder, (*way, last) = hf, key.split(".")
     for name in way:
@@ -113,6 +121,8 @@ def test_a_wrong_value_is_named_with_its_limit(tmp_path: Path, key: str, value: 
     holder[last] = value
     (tmp_path / "config.json").write_text(json.dumps(hf))
     told = "null" if value is None else ""
+    if limit is None:  # what is wrong is another key beside it
+        key, limit = "topk_group", "enough of the groups of 2 for 5 experts a token"
     with pytest.raises(WorkbenchError, match=rf"config\.json: {key}={told}.* must be {limit}") as caught:
         ModelConfig.from_path(tmp_path)
     assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
@@ -122,6 +132,11 @@ def test_the_file_with_every_key_is_read() -> None:
     assert read(FULL) is None
     assert ModelConfig.from_dict({**FULL, "eos_token_id": [2, -1], "bos_token_id": -1}).eos_token_ids == (2,)
     assert ModelConfig.from_dict({**FULL, "rms_norm_eps": None, "layer_norm_eps": 1e-3}).rms_norm_eps == 1e-3
+
+
+def test_yarn_needs_a_base_that_grows() -> None:
+    words = read({**FULL, "rope_theta": 1.0, "rope_scaling": {"rope_type": "yarn", "factor": 2.0}})
+    assert words is not None and "rope_theta=1.0 must be above 1 for rope scaling 'yarn'" in words
 
 
 def test_keys_one_level_down_are_named_with_their_way() -> None:
@@ -141,9 +156,10 @@ def test_any_values_are_read_or_refused(changes: dict[str, Any]) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.sampled_from(["rope_type", "factor", "low_freq_factor", "high_freq_factor", "rope_theta", "x"]), VALUES)
+@given(st.sampled_from([*LLAMA3, "rope_theta", "beta_fast", "mscale", "attention_factor", "truncate", "x"]), VALUES)
 def test_any_values_of_the_rope_are_read_or_refused(key: str, value: Any) -> None:
     read({**FULL, "rope_scaling": {**LLAMA3, key: value}})
+    read({**FULL, "rope_scaling": {**LLAMA3, "rope_type": "yarn", key: value}})
 
 
 @settings(max_examples=60, deadline=None)

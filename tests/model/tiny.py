@@ -16,6 +16,8 @@ from transformers.models.mistral import MistralConfig
 from transformers.models.qwen2 import Qwen2Config
 from transformers.models.qwen3 import Qwen3Config
 
+from tests.model.tiny_latent import MIXED
+
 _SIZES: dict[str, Any] = {
     "vocab_size": 211,
     "hidden_size": 64,
@@ -75,13 +77,15 @@ def make_tiny(
     seed: int = 0,
     max_shard_size: str = "5GB",
     dtype: torch.dtype = torch.float32,
+    stacked: bool = False,
     **overrides: Any,
 ) -> PreTrainedModel:
     """Builds a model of ``family``, saves it in ``path`` and returns it, in eval mode, with plain (eager) attention.
 
     ``max_shard_size`` splits the file; ``overrides`` change the configuration. What is returned holds the values saved.
+    ``stacked``: experts are saved as transformers 5 holds them, not one by one as published checkpoints have them.
     """
-    kind, own = FAMILIES[family]
+    kind, own = {**FAMILIES, **MIXED}[family]
     config = kind(**{**_SIZES, **own, **overrides})
     config._attn_implementation = "eager"
     model = AutoModelForCausalLM.from_config(config)
@@ -95,6 +99,9 @@ def make_tiny(
                 parameter.copy_(0.3 * drawn)
             else:
                 parameter.copy_(drawn * (0.25 if "embed" in name or "lm_head" in name else 0.2))
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
     model = model.to(dtype).eval()
-    model.save_pretrained(path, max_shard_size=max_shard_size)
+    model.save_pretrained(path, max_shard_size=max_shard_size, save_original_format=not stacked)
     return model

@@ -21,7 +21,7 @@ from workbench.attention import sdpa
 from workbench.engine.request import Request
 from workbench.engine.scheduler import Scheduler
 from workbench.model import sampling
-from workbench.model.decoder import Batch
+from workbench.model.batch import Batch
 from workbench.model.runner import ModelRunner
 from workbench.plan import StepPlan
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from workbench.attention.latent_shape import LatentAttention
+
 
 class Heads(NamedTuple):
     """What a model asks of attention: the number that queries and cache hold, their width, their types, their place."""
@@ -19,6 +21,8 @@ class Heads(NamedTuple):
     device: torch.device
     cache_dtype: torch.dtype
     """Of stored keys and values."""
+    latent: LatentAttention | None = None
+    """Set where one latent is stored for a token, not keys and values."""
 
 
 @dataclass(slots=True)
@@ -58,3 +62,19 @@ class AttentionBackend(Protocol):
     def attend(self, q: torch.Tensor, cache: torch.Tensor, prepared: Any, scale: float) -> torch.Tensor:
         """q ``[num_tokens, num_heads, head_dim]`` against one layer's cache
         ``[num_blocks, block_size, 2, num_kv_heads, head_dim]``; returns the shape of q."""
+
+
+class LatentBackend(AttentionBackend, Protocol):
+    """One that also computes `kernels.reference.latent_attention`, expanded or absorbed as it thinks best."""
+
+    def attend_latent(
+        self,
+        q: torch.Tensor,
+        cache: torch.Tensor,
+        prepared: Any,
+        key_up: torch.Tensor,
+        value_up: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        """q ``[num_tokens, num_heads, nope + rope]``, rotated, against one layer's cache of latents
+        ``[num_blocks, block_size, rank + rope]``; returns ``[num_tokens, num_heads, value]``."""

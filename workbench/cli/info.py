@@ -38,18 +38,16 @@ def hardware(args: argparse.Namespace) -> None:
 def attention(args: argparse.Namespace) -> None:
     import torch
 
-    from workbench.attention.interface import Heads
     from workbench.attention.registry import BACKENDS, attention_backend
     from workbench.config import DEFAULT_MODEL, EngineConfig
     from workbench.llm import resolve_device
     from workbench.model.config import ModelConfig
     from workbench.model.configs import shipped_config
+    from workbench.model.decoder import heads_of
 
     model, device = ModelConfig.from_dict(shipped_config(DEFAULT_MODEL)), resolve_device(EngineConfig().device)
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    chosen = attention_backend(
-        "auto", Heads(model.num_heads, model.num_kv_heads, model.head_dim, dtype, device, dtype)
-    ).name
+    chosen = attention_backend("auto", heads_of(model, dtype, device, dtype)).name
     if args.json:
         print(json.dumps({"backends": list(BACKENDS), "auto": chosen}))
         return

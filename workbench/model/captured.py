@@ -19,7 +19,8 @@ import torch
 from kernels.cpu.native import Scratch, Tape, suits
 from workbench.attention.interface import AttentionBatch
 from workbench.errors import UsageError
-from workbench.model.decoder import Batch, Decoder
+from workbench.model.batch import Batch
+from workbench.model.decoder import Decoder
 from workbench.model.kv_cache import KVCache
 from workbench.plan import StepPlan
 
@@ -141,7 +142,7 @@ class CapturedSteps:
 
 def tape_recorder(decoder: Decoder, rows: int) -> TapeRecorder | None:
     """Who records steps of at most so many tokens on a CPU; None where our kernels do not compute all of a step."""
-    return TapeRecorder(rows) if decoder.attention.capturable and suits(decoder.norm) else None
+    return TapeRecorder(rows) if decoder.capturable and suits(decoder.norm) else None
 
 
 def captured_steps(decoder: Decoder, cache: KVCache, max_num_seqs: int, max_model_len: int) -> CapturedSteps | None:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.attention.latent_shape import LatentAttention
 from workbench.checks import read_json_object
 from workbench.errors import UsageError, WorkbenchError
-from workbench.model.architecture import FAMILIES, RUNNABLE, Experts, Family, LatentAttention, RopeScaling
+from workbench.model.architecture import FAMILIES, RUNNABLE, Experts, Family, RopeScaling, yarn_mscale
 from workbench.model.bits import bits_of
 from workbench.model.hf_config import read_fields
 
@@ -74,7 +75,10 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     quant_method: str | None = None
     latent: LatentAttention | None = None
+    """With it ``head_dim`` is the width of a query's and a key's head, rotated part included."""
     experts: Experts | None = None
+    prediction_layers: int = 0
+    """Layers that a checkpoint holds after the last to predict further tokens; neither run nor counted."""
 
     @classmethod
     def from_dict(cls, hf: dict[str, Any], source: str = "config.json") -> ModelConfig:
@@ -97,25 +101,57 @@ class ModelConfig:
         """Tokens that ``layer`` sees, the token itself included; None = all before it."""
         return self.sliding_window if self.sliding_layers[layer] else None
 
+    @property
+    def rotary_dim(self) -> int:
+        """Channels of a head that are rotated."""
+        return self.latent.qk_rope_head_dim if self.latent else self.head_dim
+
+    @property
+    def softmax_scale(self) -> float:
+        """What scores are multiplied with."""
+        scale: float = self.head_dim**-0.5
+        if self.latent is not None and self.rope_scaling is not None and self.rope_scaling.mscale_all_dim:
+            scale *= yarn_mscale(self.rope_scaling.factor, self.rope_scaling.mscale_all_dim) ** 2
+        return scale
+
     def unsupported(self) -> list[str]:
         """What this engine's decoder cannot run in this model, each in a few words; empty = it runs."""
         found: list[str] = []
-        if self.latent is not None:
-            found.append("multi-head latent attention (kv_lora_rank)")
-        if self.experts is not None:
-            found.append(f"a mixture of experts ({self.experts.num_experts} experts)")
+        found += self._unsupported_parts()
         if self.model_type not in RUNNABLE:
             found.append(f"model_type {self.model_type!r} (supported: {', '.join(RUNNABLE)})")
-        if self.rope_scaling is not None and self.rope_scaling.kind not in ("linear", "llama3"):
-            found.append(f"rope scaling {self.rope_scaling.kind!r} (supported: default, linear, llama3)")
+        if self.rope_scaling is not None and self.rope_scaling.kind not in ("linear", "llama3", "yarn"):
+            found.append(f"rope scaling {self.rope_scaling.kind!r} (supported: default, linear, llama3, yarn)")
         if self.partial_rotary_factor != 1.0:
             found.append(f"partial_rotary_factor={self.partial_rotary_factor} (supported: 1.0)")
         if self.hidden_act not in ("silu", "swish"):
             found.append(f"hidden_act {self.hidden_act!r} (supported: silu)")
         if self.quant_method is not None:
             found.append(f"weights quantized with {self.quant_method!r} (supported: float weights and GGUF)")
-        if self.head_dim % 2:
-            found.append(f"head_dim={self.head_dim} is odd, so it cannot be rotated in halves")
+        if self.rotary_dim % 2:
+            name = "qk_rope_head_dim" if self.latent else "head_dim"
+            found.append(f"{name}={self.rotary_dim} is odd, so it cannot be rotated in pairs")
+        return found
+
+    def _unsupported_parts(self) -> list[str]:
+        """Of latent attention and of experts."""
+        found: list[str] = []
+        family = self._family
+        if self.latent is not None and not family.latent:
+            found.append("multi-head latent attention (kv_lora_rank) in this family")
+        if self.latent is None and family.latent:
+            found.append("this family without latent attention (no kv_lora_rank)")
+        if self.experts is None:
+            return found
+        routing = self.experts.routing
+        if family.routing is None:
+            return [*found, f"a mixture of experts ({self.experts.num_experts} experts) in this family"]
+        if routing.scoring != family.routing.scoring:
+            found.append(f"scoring_func {routing.scoring!r} (supported in this family: {family.routing.scoring})")
+        if routing.method not in family.methods:
+            found.append(f"topk_method {routing.method!r} (supported in this family: {', '.join(family.methods)})")
+        if routing.normalized and not family.normalizes:
+            found.append("norm_topk_prob=true in this family, of which implementations disagree (supported: false)")
         return found
 
     def require_supported(self) -> None:
@@ -175,11 +211,13 @@ class ModelConfig:
         Keys and values: 2 × layers × kv_heads × head_dim. Latent attention: layers × (kv_lora_rank + qk_rope_head_dim).
         A sliding layer stops growing once its window is full.
         """
-        if self.latent is not None:
-            width = self.latent.kv_lora_rank + self.latent.qk_rope_head_dim
-        else:
-            width = 2 * self.num_kv_heads * self.head_dim
-        return math.ceil(self.num_layers * width * bits_of(self.dtype if dtype is None else dtype) / 8)
+        numbers = self.num_layers * math.prod(self.cached_shape)
+        return math.ceil(numbers * bits_of(self.dtype if dtype is None else dtype) / 8)
+
+    @property
+    def cached_shape(self) -> tuple[int, ...]:
+        """What one token has in one layer's cache: ``[2, num_kv_heads, head_dim]``, keys and values, or one latent."""
+        return (self.latent.cached_width,) if self.latent else (2, self.num_kv_heads, self.head_dim)
 
     def flops_per_token(self, context: int) -> int:
         """Arithmetic to compute one token that sees ``context`` tokens, itself included.
@@ -191,7 +229,7 @@ class ModelConfig:
         weights = self.num_layers * self._attention_weights() + self._mlp_totals(with_bias=False)[1]
         weights += self.vocab_size * self.hidden_size
         seen = sum(min(context, self.window(layer) or context) for layer in range(self.num_layers))
-        return 2 * weights + 2 * seen * self.num_heads * (self._query_dim + self._value_dim)
+        return 2 * weights + 2 * seen * self.num_heads * (self.head_dim + self._value_dim)
 
     @property
     def _family(self) -> Family:
@@ -199,16 +237,12 @@ class ModelConfig:
         return FAMILIES.get(self.model_type) or Family(gated_mlp=self.hidden_act in ("silu", "swish"))
 
     @property
-    def _query_dim(self) -> int:
-        return self.latent.qk_nope_head_dim + self.latent.qk_rope_head_dim if self.latent else self.head_dim
-
-    @property
     def _value_dim(self) -> int:
         return self.latent.v_head_dim if self.latent else self.head_dim
 
     def _attention_weights(self) -> int:
         """Weights of one layer's attention projections, biases not included."""
-        hidden, query, output = self.hidden_size, self.num_heads * self._query_dim, self.num_heads * self._value_dim
+        hidden, query, output = self.hidden_size, self.num_heads * self.head_dim, self.num_heads * self._value_dim
         if self.latent is None:
             return hidden * (query + 2 * self.num_kv_heads * self.head_dim + output)
         rank = self.latent.q_lora_rank
@@ -248,5 +282,5 @@ class ModelConfig:
         common = self.hidden_size * (experts.num_experts + experts.shared_gate)
         common += one(experts.shared_intermediate_size) if experts.shared_intermediate_size else 0
         fixed = sparse * common + (self.num_layers - sparse) * dense
-        expert = one(experts.intermediate_size)
+        expert = (gates + 1) * self.hidden_size * experts.intermediate_size  # whatever mlp_bias says
         return fixed + sparse * experts.num_experts * expert, fixed + sparse * experts.experts_per_token * expert

@@ -52,14 +52,14 @@ class Keys:
             )
         return found
 
-    def number(self, *keys: str, default: float, most: float) -> float:
-        """A number above 0 and at most ``most``; ``default`` where there is none."""
+    def number(self, *keys: str, default: float, most: float, zero: bool = False) -> float:
+        """A number above 0 (or, with ``zero``, from 0) and at most ``most``; ``default`` where there is none."""
         key, value = self._first(keys)
         if value is None:
             return default
         number = as_real(value)
-        if number is None or math.isnan(number) or not 0 < number <= most:
-            raise self.wrong(key, f"a number above 0 and at most {most:g}")
+        if number is None or math.isnan(number) or not (0 < number <= most or (zero and number == 0)):
+            raise self.wrong(key, f"a number {'from 0' if zero else 'above 0'} and at most {most:g}")
         return number
 
     def flag(self, *keys: str, default: bool) -> bool:

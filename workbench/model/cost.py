@@ -32,12 +32,20 @@ class Share(NamedTuple):
 class StepCost:
     """Counts for one model and the bytes that one weight and one KV number take."""
 
-    def __init__(self, config: ModelConfig, weight_bytes: int, kv_bytes_per_token: int, head_bytes: int = 0) -> None:
-        """``weight_bytes``: of all weights that a step reads; ``head_bytes``: those of them that only a step reads
-        which samples; ``kv_bytes_per_token``: over all layers."""
+    def __init__(
+        self,
+        config: ModelConfig,
+        weight_bytes: int,
+        kv_bytes_per_token: int,
+        head_bytes: int = 0,
+        expert_bytes: int = 0,
+    ) -> None:
+        """``weight_bytes``: of all weights; ``head_bytes``: those of them that only a step reads which samples;
+        ``expert_bytes``: those of all experts; ``kv_bytes_per_token``: over all layers."""
         self.config = config
         self.weight_bytes = weight_bytes
         self.head_bytes = head_bytes
+        self.expert_bytes = expert_bytes
         self.kv_bytes_per_token = kv_bytes_per_token
         self.head_flops = 2 * config.hidden_size * config.vocab_size
         self.token_flops = config.flops_per_token(0) - self.head_flops
@@ -47,14 +55,28 @@ class StepCost:
         self.seen_flops = (config.flops_per_token(1) - config.flops_per_token(0)) // config.num_layers
 
     def of(self, plan: StepPlan) -> tuple[int, int]:
-        """(FLOPs, bytes) of a step: `flops`, and the weights once with `kv_bytes`. No sampled token, no head."""
+        """(FLOPs, bytes) of a step: `flops`, and the weights once with `kv_bytes`. No sampled token, no head.
+
+        Which experts a step reads its tokens decide; counted is what would be read on average if each chose evenly.
+        """
         unread = 0 if any(item.samples for item in plan.scheduled) else self.head_bytes
+        unread += round(self.expert_bytes * self._unmet(sum(item.num_tokens for item in plan.scheduled)))
         return self.flops(plan.scheduled), self.weight_bytes - unread + self.kv_bytes(plan.scheduled)
+
+    def _unmet(self, num_tokens: int) -> float:
+        """The share of experts that none of so many tokens goes to."""
+        experts = self.config.experts
+        return 0.0 if experts is None else (1 - experts.experts_per_token / experts.num_experts) ** num_tokens
 
     def flops(self, chunks: Sequence[Chunk]) -> int:
         """2 for each weight a token meets, 4 · heads · head_dim for each token it sees in each layer; the head only
-        for sampled tokens."""
+        for sampled tokens. Latent attention: the cheaper of its two ways (`LatentAttention.head_flops`)."""
         flops = 0
+        latent = self.config.latent
+        if latent is not None:
+            heads = self.config.num_layers * self.config.num_heads
+            flops = heads * sum(min(latent.head_flops(chunk.start, chunk.num_tokens)) for chunk in chunks)
+            return flops + self._linear_flops(chunks)
         for window, alike in self.layers:
             if window is None:  # as the general case, in one go: a simulated step is counted faster than it is planned
                 twice = sum([chunk.num_tokens * (2 * chunk.start + chunk.num_tokens + 1) for chunk in chunks])
@@ -63,8 +85,12 @@ class StepCost:
             for chunk in chunks:
                 seen = _seen(chunk.start + chunk.num_tokens, window) - _seen(chunk.start, window)
                 flops += alike * self.seen_flops * seen
+        return flops + self._linear_flops(chunks)
+
+    def _linear_flops(self, chunks: Sequence[Chunk]) -> int:
+        """Of the products with weights."""
         sampled = sum(chunk.samples for chunk in chunks)
-        return flops + sum(chunk.num_tokens for chunk in chunks) * self.token_flops + sampled * self.head_flops
+        return sum(chunk.num_tokens for chunk in chunks) * self.token_flops + sampled * self.head_flops
 
     def kv_bytes(self, chunks: Sequence[Chunk]) -> int:
         """Each request's visible keys and values read once, its new ones written."""

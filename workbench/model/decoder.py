@@ -1,4 +1,4 @@
-"""The decoder of the Llama family: Llama 2/3, Qwen2/2.5, Qwen3, Mistral, SmolLM2.
+"""The decoder of the Llama family and its relatives, those with latent attention or a mixture of experts included.
 
 Weights come under Hugging Face's names. Projections that read the same input are stacked into one matrix (query, key,
 value; gate, up), so a step makes fewer and larger products.
@@ -7,72 +7,50 @@ value; gate, up), so a step makes fewer and larger products.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 import kernels
 from kernels.cpu.build import cannot_run
-from workbench.attention.interface import AttentionBackend, AttentionBatch
+from workbench.attention.interface import AttentionBackend, Heads
+from workbench.model.batch import Batch, Step
 from workbench.model.config import ModelConfig
 from workbench.model.kv_cache import KVCache
-from workbench.model.linear import Linear, Matrix, embed, laid_out
+from workbench.model.latent_attention import LatentSelfAttention
+from workbench.model.layer_weights import LayerWeights, Weights
+from workbench.model.linear import Linear, embed, laid_out
+from workbench.model.mlp import MLP, Mixture
 from workbench.model.rope import rope_table
-
-Weights = dict[str, torch.Tensor | Matrix]
-
-
-@dataclass(slots=True)
-class Batch:
-    """One step's input on the model's device: ``num_tokens`` tokens of all requests, one after the other."""
-
-    token_ids: torch.Tensor
-    """``[num_tokens]`` int64"""
-    positions: torch.Tensor
-    """``[num_tokens]`` int64: place in the request, from 0"""
-    slots: torch.Tensor
-    """``[num_tokens]`` int64: row of the cache that each token's keys and values go to"""
-    attention: AttentionBatch
-    sampled_rows: torch.Tensor
-    """``[num_sampled]`` int64: the tokens whose logits are wanted"""
+from workbench.model.self_attention import SelfAttention
 
 
 class Layer:
-    """One transformer block's weights."""
+    """One transformer block: a norm before attention, a norm before the MLP or the mixture of experts."""
 
-    __slots__ = ("attn_norm", "down", "gate_up", "k_norm", "mlp_norm", "o", "q_norm", "qkv", "window")
+    __slots__ = ("attention", "attn_norm", "mlp", "mlp_norm")
 
-    def __init__(
-        self, weights: Weights, index: int, window: int | None, dtype: torch.dtype, activation_bits: int
-    ) -> None:
-        """Takes its tensors out of ``weights``, so that a stacked matrix and its parts exist together only briefly."""
-
-        def take(name: str) -> torch.Tensor | None:
-            found = weights.pop(f"model.layers.{index}.{name}", None)
-            return None if found is None else found.to(dtype)  # type: ignore[union-attr]
-
-        def linear(*names: str) -> Linear:
-            matrices = [weights.pop(f"model.layers.{index}.{name}.weight") for name in names]
-            biases = [b for name in names if (b := take(f"{name}.bias")) is not None]
-            return Linear(matrices, torch.cat(biases) if biases else None, activation_bits)
-
-        self.attn_norm = take("input_layernorm.weight")
-        self.qkv = linear("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-        self.q_norm = take("self_attn.q_norm.weight")
-        self.k_norm = take("self_attn.k_norm.weight")
-        self.o = linear("self_attn.o_proj")
-        self.mlp_norm = take("post_attention_layernorm.weight")
-        self.gate_up = linear("mlp.gate_proj", "mlp.up_proj")
-        self.down = linear("mlp.down_proj")
-        self.window = window
+    def __init__(self, weights: LayerWeights, config: ModelConfig, index: int) -> None:
+        own = weights.within("self_attn.")
+        self.attn_norm = weights.vector("input_layernorm.weight")
+        self.attention: SelfAttention | LatentSelfAttention
+        if config.latent is None:
+            self.attention = SelfAttention(own, config, config.window(index))
+        else:
+            self.attention = LatentSelfAttention(own, config)
+        self.mlp_norm = weights.vector("post_attention_layernorm.weight")
+        own, experts = weights.within("mlp."), config.experts
+        self.mlp = Mixture(own, experts) if experts and experts.sparse_layers[index] else MLP(own)
 
     @property
     def num_bytes(self) -> int:
-        """Of all its weights: what a step reads of it."""
-        norms = (self.attn_norm, self.q_norm, self.k_norm, self.mlp_norm)
-        linears = (self.qkv, self.o, self.gate_up, self.down)
-        return sum(n.nbytes for n in norms if n is not None) + sum(one.num_bytes for one in linears)
+        """Of all its weights: what a step reads of it, if its tokens meet every expert."""
+        norms = sum(norm.nbytes for norm in (self.attn_norm, self.mlp_norm) if norm is not None)
+        return norms + self.attention.num_bytes + self.mlp.num_bytes
+
+
+def heads_of(config: ModelConfig, dtype: torch.dtype, device: torch.device, cache_dtype: torch.dtype) -> Heads:
+    """What a model asks of attention; ``dtype``: of activations, ``cache_dtype``: of what is stored."""
+    return Heads(config.num_heads, config.num_kv_heads, config.head_dim, dtype, device, cache_dtype, config.latent)
 
 
 def activation_dtype(weights: torch.dtype, device: torch.device) -> torch.dtype:
@@ -110,12 +88,11 @@ class Decoder:
         self.maker = "auto"
         """Who makes the operations between the products, see `kernels`; ``reference``: torch, none fused."""
         self.layers = [
-            Layer(weights, index, config.window(index), self.dtype, activation_bits)
+            Layer(LayerWeights(weights, f"model.layers.{index}.", self.dtype, activation_bits), config, index)
             for index in range(config.num_layers)
         ]
         self.norm = norm.to(self.dtype)
-        self.windows = list(dict.fromkeys(layer.window for layer in self.layers))
-        self.scale = config.head_dim**-0.5
+        self.windows = list(dict.fromkeys(layer.attention.window for layer in self.layers))
         self.cos, self.sin = rope_table(config, max_model_len, self.device)
 
     def sharing_weights(self, attention: AttentionBackend, max_model_len: int) -> Decoder:
@@ -130,20 +107,31 @@ class Decoder:
         """What a step reads: of the layers and the norm, and of the head, which only a step reads that samples."""
         return sum(layer.num_bytes for layer in self.layers) + self.norm.nbytes, self.lm_head.num_bytes
 
+    @property
+    def expert_bytes(self) -> int:
+        """Of all layers' experts: a step reads those of them that its tokens go to."""
+        return sum(layer.mlp.expert_bytes for layer in self.layers if isinstance(layer.mlp, Mixture))
+
+    @property
+    def capturable(self) -> bool:
+        """Whether `forward` looks at no value of the batch, only at shapes, so that a step may be recorded."""
+        return self.attention.capturable and not any(isinstance(layer.mlp, Mixture) for layer in self.layers)
+
     def forward(self, batch: Batch, cache: KVCache) -> torch.Tensor:
         """Normalized hidden states after the last layer, ``[num_tokens, hidden_size]``; writes the cache.
 
-        Looks at no value of the batch, only at shapes, so a step of these shapes may be recorded and replayed.
+        Looks at no value of the batch unless there are experts, whose tokens are counted.
         """
         eps = self.config.rms_norm_eps
         prepared = {w: self.attention.prepare(batch.attention, w, self.dtype) for w in self.windows}
+        step = Step(batch, self.attention, prepared, self.cos, self.sin, self.maker)
         stream = embed(self.embedding, batch.token_ids)  # what all layers add to
         joins: torch.Tensor | None = None  # the last product, which the next norm adds to the stream
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             hidden = self._joined(stream, joins, layer.attn_norm)
-            attended = self._attend(layer, hidden, batch, layer_cache, prepared[layer.window])
-            hidden = kernels.rms_norm(layer.o(attended), layer.mlp_norm, eps, stream, maker=self.maker)
-            joins = layer.down(kernels.silu_mul(layer.gate_up(hidden), maker=self.maker))
+            attended = layer.attention(hidden, step, layer_cache)
+            hidden = kernels.rms_norm(attended, layer.mlp_norm, eps, stream, maker=self.maker)
+            joins = layer.mlp(hidden, self.maker)
         return self._joined(stream, joins, self.norm)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -155,17 +143,3 @@ class Decoder:
         if joins is None:
             return kernels.rms_norm(stream, weight, eps, maker=self.maker)
         return kernels.rms_norm(joins, weight, eps, stream, maker=self.maker)
-
-    def _attend(
-        self, layer: Layer, hidden: torch.Tensor, batch: Batch, cache: torch.Tensor, prepared: Any
-    ) -> torch.Tensor:
-        """Before the output projection: ``[num_tokens, num_heads · head_dim]``."""
-        config = self.config
-        qkv = layer.qkv(hidden)
-        kernels.rope_and_write(
-            qkv, batch.positions, self.cos, self.sin, batch.slots, cache, layer.q_norm, layer.k_norm,
-            config.rms_norm_eps, maker=self.maker,
-        )  # fmt: skip
-        queries = qkv.view(len(qkv), -1, config.head_dim)[:, : config.num_heads]
-        attended = self.attention.attend(queries, cache, prepared, self.scale)
-        return attended.reshape(len(qkv), config.num_heads * config.head_dim)

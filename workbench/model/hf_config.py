@@ -7,10 +7,12 @@ keep the decoder's own keys one level down (``text_config``); that part is read.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from workbench.attention.latent_shape import LatentAttention
 from workbench.errors import UsageError
-from workbench.model.architecture import FAMILIES, Experts, Family, LatentAttention, RopeScaling
+from workbench.model.architecture import FAMILIES, Experts, Family, RopeScaling, Routing
 from workbench.model.bits import bits_of
 from workbench.model.config_keys import Keys
 
@@ -49,6 +51,7 @@ def read_fields(hf: dict[str, Any], source: str = "config.json") -> dict[str, An
     window, sliding = _windows(keys, family, layers)
     rope_theta, rope_scaling, partial = _rope(keys, family)
     bos = keys.token_ids("bos_token_id")
+    latent = _latent(keys)
     return {
         "hidden_size": hidden,
         "num_layers": layers,
@@ -58,7 +61,7 @@ def read_fields(hf: dict[str, Any], source: str = "config.json") -> dict[str, An
         "architecture": next(iter(keys.texts("architectures")), model_type),
         "intermediate_size": keys.whole(*_NAMES["intermediate_size"], default=4 * hidden),
         "num_kv_heads": _kv_heads(keys, heads),
-        "head_dim": _head_dim(keys, family, hidden, heads),
+        "head_dim": latent.query_dim if latent else _head_dim(keys, family, hidden, heads),
         "max_position_embeddings": keys.whole(*_NAMES["max_position_embeddings"], default=2048),
         "rms_norm_eps": _eps(keys),
         "hidden_act": keys.text(*_NAMES["hidden_act"], default="silu"),
@@ -76,8 +79,9 @@ def read_fields(hf: dict[str, Any], source: str = "config.json") -> dict[str, An
         "bos_token_id": bos[0] if bos else None,
         "eos_token_ids": keys.token_ids("eos_token_id"),
         "quant_method": keys.table("quantization_config").text("quant_method", default="") or None,
-        "latent": _latent(keys),
-        "experts": _experts(keys, layers),
+        "latent": latent,
+        "experts": _experts(keys, family, layers),
+        "prediction_layers": keys.whole("num_nextn_predict_layers", default=0, least=0, most=MAX_LAYERS),
     }
 
 
@@ -155,13 +159,23 @@ def _rope(keys: Keys, family: Family) -> tuple[float, RopeScaling | None, float]
         raise given.wrong("factor", f"given for rope scaling {kind!r}")
     positions = keys.whole(*_NAMES["max_position_embeddings"], default=8192)
     original = given.whole("original_max_position_embeddings", default=positions)
+    original = keys.whole("original_max_position_embeddings", default=original)
     scaling = RopeScaling(
         kind=kind,
-        factor=given.number("factor", default=1.0, most=1e6),
+        factor=given.number("factor", default=max(1.0, positions / original) if kind == "yarn" else 1.0, most=1e6),
         low_freq_factor=given.number("low_freq_factor", default=1.0, most=1e6),
         high_freq_factor=given.number("high_freq_factor", default=4.0, most=1e6),
-        original_max_position_embeddings=keys.whole("original_max_position_embeddings", default=original),
+        original_max_position_embeddings=original,
+        beta_fast=given.number("beta_fast", default=32.0, most=1e6),
+        beta_slow=given.number("beta_slow", default=1.0, most=1e6),
+        whole_pairs=given.flag("truncate", default=True),
+        mscale=given.number("mscale", default=0.0, most=1e6, zero=True),
+        mscale_all_dim=given.number("mscale_all_dim", default=0.0, most=1e6, zero=True),
+        attention_factor=given.number("attention_factor", default=0.0, most=1e6) or None,
     )
+    if kind == "yarn" and theta <= 1:
+        holder = given if "rope_theta" in given else keys
+        raise holder.wrong("rope_theta", "above 1 for rope scaling 'yarn'")
     if scaling.high_freq_factor <= scaling.low_freq_factor:
         raise given.wrong("high_freq_factor", f"above low_freq_factor={scaling.low_freq_factor:g}")
     return theta, scaling, partial
@@ -177,10 +191,11 @@ def _latent(keys: Keys) -> LatentAttention | None:
         qk_nope_head_dim=keys.whole("qk_nope_head_dim", default=128),
         v_head_dim=keys.whole("v_head_dim", default=128),
         q_lora_rank=keys.whole("q_lora_rank"),
+        interleaved=keys.flag("rope_interleave", default=True),
     )
 
 
-def _experts(keys: Keys, layers: int) -> Experts | None:
+def _experts(keys: Keys, family: Family, layers: int) -> Experts | None:
     count = keys.whole(*_NAMES["num_experts"], default=0, least=0)
     if count < 2:
         return None
@@ -190,11 +205,12 @@ def _experts(keys: Keys, layers: int) -> Experts | None:
     step = keys.whole("decoder_sparse_step", "moe_layer_freq", default=1)
     # Qwen counts layers from one (every step-th has experts), DeepSeek from zero.
     offset = 1 if "decoder_sparse_step" in keys else 0
+    names = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts")
+    # A guess would do for counting, not for running.
+    chosen = keys.needed(*names, most=count) if family.routing else keys.whole(*names, default=1, most=count)
     return Experts(
         num_experts=count,
-        experts_per_token=keys.whole(
-            "num_experts_per_tok", "num_experts_per_token", "top_k_experts", default=1, most=count
-        ),
+        experts_per_token=chosen,
         intermediate_size=width,
         shared_intermediate_size=keys.whole("shared_expert_intermediate_size", default=0, least=0) or shared,
         shared_gate="shared_expert_intermediate_size" in keys,
@@ -202,4 +218,26 @@ def _experts(keys: Keys, layers: int) -> Experts | None:
             layer >= dense_first and layer not in dense_layers and (layer + offset) % step == 0
             for layer in range(layers)
         ),
+        routing=_routing(keys, family, count, chosen),
     )
+
+
+def _routing(keys: Keys, family: Family, count: int, chosen: int) -> Routing:
+    """How ``chosen`` of ``count`` experts are found."""
+    usual = family.routing or Routing()
+    routing = replace(
+        usual,
+        scoring=keys.text("scoring_func", default=usual.scoring),
+        method=keys.text("topk_method", default=usual.method),
+        normalized=keys.flag("norm_topk_prob", default=usual.normalized),
+        scale=keys.number("routed_scaling_factor", default=usual.scale, most=1e6),
+    )
+    groups = keys.whole("n_group", default=usual.num_groups)
+    if routing.method == "greedy" or groups == 1:
+        return replace(routing, num_groups=1, groups_per_token=1)
+    if count % groups or count // groups < usual.group_best:
+        raise keys.wrong("n_group", f"a divisor of the {count} experts that leaves {usual.group_best} or more a group")
+    kept = keys.whole("topk_group", default=min(groups, usual.groups_per_token), most=groups)
+    if chosen > kept * (count // groups):
+        raise keys.wrong("topk_group", f"enough of the groups of {count // groups} for {chosen} experts a token")
+    return replace(routing, num_groups=groups, groups_per_token=kept)

@@ -15,7 +15,8 @@ from workbench.plan import Move, PoolView
 
 
 class KVCache:
-    """``layers[i]``: ``[num_blocks, block_size, 2, num_kv_heads, head_dim]``, keys at index 0, values at 1."""
+    """``layers[i]``: ``[num_blocks, block_size, 2, num_kv_heads, head_dim]``, keys at index 0, values at 1. With latent
+    attention ``[num_blocks, block_size, kv_lora_rank + qk_rope_head_dim]``, latent and rotated key."""
 
     def __init__(
         self,
@@ -27,12 +28,12 @@ class KVCache:
         pinned: bool = False,
     ) -> None:
         """``pinned``: in host memory that a GPU copies to and from directly."""
-        shape = (config.num_layers, num_blocks, block_size, 2, config.num_kv_heads, config.head_dim)
+        shape = (config.num_layers, num_blocks, block_size, *config.cached_shape)
         self.storage = torch.zeros(shape, dtype=dtype, pin_memory=True) if pinned else _zeros(shape, dtype, device)
         self.layers = list(self.storage.unbind(0))
         self.block_size = block_size
-        self.token_bytes = 2 * config.num_kv_heads * config.head_dim * dtype.itemsize
-        """Bytes of one token's keys and values in one layer."""
+        self.token_bytes = math.prod(config.cached_shape) * dtype.itemsize
+        """Bytes of one token's keys and values (or its latent) in one layer."""
         self._pool: PoolView | None = None
 
     @property

@@ -2,7 +2,7 @@
 
 W8 and W4 say how weights are stored, A16 and A8 what activations are rounded to where they meet them: whole numbers of
 16 or 8 bits, one scale a token. The head (and an embedding tied to it) stays in 8 bits and always meets 16-bit
-activations; norms and biases stay floats.
+activations; norms, biases, routers of experts and the matrices that latents are multiplied out with stay floats.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 
 from kernels.reference.weights import BLOCK, Weight, pack
 from workbench.errors import UsageError
-from workbench.model.decoder import Weights
-from workbench.model.weights.expected import EMBEDDING, HEAD
+from workbench.model.layer_weights import Weights
+from workbench.model.weights.expected import EMBEDDING, HEAD, stays_floats
 
 
 class Scheme(NamedTuple):
@@ -41,7 +41,7 @@ def quantize(weights: Weights, scheme: str) -> dict[str, str]:
     """
     formats: dict[str, str] = {}
     for name, weight in list(weights.items()):
-        if isinstance(weight, torch.Tensor) and weight.dim() == 2 and SCHEMES[scheme].body:
+        if isinstance(weight, torch.Tensor) and weight.dim() == 2 and SCHEMES[scheme].body and not stays_floats(name):
             weights[name] = weight = _packed(name, weight, SCHEMES[scheme])
         if isinstance(weight, Weight):
             formats[name] = weight.format

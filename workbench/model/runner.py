@@ -9,9 +9,10 @@ from typing import NamedTuple
 import torch
 
 from workbench.attention.interface import AttentionBatch
+from workbench.model.batch import Batch
 from workbench.model.captured import CapturedSteps, TapeRecorder
 from workbench.model.cost import StepCost
-from workbench.model.decoder import Batch, Decoder
+from workbench.model.decoder import Decoder
 from workbench.model.kv_cache import KVCache, move_blocks
 from workbench.model.logprobs import logprobs_of
 from workbench.model.sampling import sample

@@ -16,15 +16,23 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.errors import UsageError, WorkbenchError
 from workbench.model.named import DEFAULT_MODEL, NAMED, NamedModel, WheelFile
 
+if TYPE_CHECKING:
+    from workbench.model.config import ModelConfig
+
 __all__ = ["DEFAULT_MODEL", "NAMED", "fetch", "home", "info", "list_models", "locate"]
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_KEPT = ("float32", "bfloat16", "int8")
+"""What keys and values may be kept in."""
+GIB, BLOCK = 1 << 30, 16
+"""Bytes, and tokens of a KV block unless ``block_size`` says otherwise."""
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
 
 
@@ -149,12 +157,27 @@ def _facts(name: str, path: Path | None) -> dict[str, Any]:
         **{shape: getattr(config, shape) for shape in shapes},
         "max_position_embeddings": config.max_position_embeddings,
         "tie_word_embeddings": config.tie_word_embeddings,
+        **_parts(config),
         "num_parameters": config.num_parameters,
         "weight_bytes": {dtype: config.weight_bytes(dtype) for dtype in ("float32", "bfloat16", "int8", "int4")},
-        "kv_bytes_per_token": {dtype: config.kv_bytes_per_token(dtype) for dtype in ("float32", "bfloat16", "int8")},
+        "kv_bytes_per_token": {dtype: config.kv_bytes_per_token(dtype) for dtype in _KEPT},
+        "kv_blocks_per_gib": {dtype: GIB // (BLOCK * config.kv_bytes_per_token(dtype)) for dtype in _KEPT},
         "flops_per_token": {str(context): config.flops_per_token(context) for context in (1, 1024, 8192)},
         "unsupported": config.unsupported() + unreadable,
     } | ({"stored": stored} if stored else {})
+
+
+def _parts(config: ModelConfig) -> dict[str, Any]:
+    """What only some models have."""
+    parts: dict[str, Any] = {}
+    if config.latent is not None:
+        parts["latent"] = {name: value for name, value in asdict(config.latent).items() if value is not None}
+    if config.experts is not None:
+        experts = config.experts
+        names = ("num_experts", "experts_per_token", "intermediate_size", "shared_intermediate_size")
+        parts["experts"] = {name: getattr(experts, name) for name in names} | {"layers": sum(experts.sparse_layers)}
+        parts["active_parameters"] = config.parameters().active
+    return parts
 
 
 def _describe(model: NamedModel) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from workbench.model.config import ModelConfig
-from workbench.model.weights.expected import expected_tensors
+from workbench.model.weights.expected import expected_tensors, stays_float32
 
 _CHUNK = 1 << 24
 _BIAS_STD = 0.02
@@ -31,7 +31,8 @@ def dummy_weights(
         digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
         generator = torch.Generator(device=device).manual_seed(int.from_bytes(digest, "little") >> 1)
         std = shape[1] ** -0.5 if len(shape) == 2 else _BIAS_STD
-        tensor = torch.empty(shape, dtype=dtype, device=device)
+        kept = torch.float32 if stays_float32(name) else dtype
+        tensor = torch.empty(shape, dtype=kept, device=device)
         # Drawn in float32 a piece at a time: a large table never exists twice.
         for piece in tensor.view(-1).split(_CHUNK):
             drawn = torch.empty(piece.shape, dtype=torch.float32, device=device)

@@ -12,8 +12,9 @@ from workbench.errors import UsageError, WorkbenchError
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_config, shipped_names
 from workbench.model.weights.dummy import dummy_weights
-from workbench.model.weights.expected import EMBEDDING, HEAD, check_tensors, expected_tensors, is_buffer
+from workbench.model.weights.expected import EMBEDDING, HEAD, check_tensors, expected_tensors, is_buffer, stays_float32
 from workbench.model.weights.files import has_safetensors, load_safetensors
+from workbench.model.weights.names import of_prediction_layer, one_by_one
 
 
 def pick_format(source: Path | str, load_format: str) -> str:
@@ -74,11 +75,12 @@ def load_weights(
     loaded: dict[str, torch.Tensor | Weight] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     for name, tensor in _read(Path(str(source)), chosen, packed):
-        if is_buffer(name):
+        if is_buffer(name) or of_prediction_layer(name, config):
             continue
         shapes[name] = tuple(tensor.shape)
         if name in expected or name == HEAD:
-            loaded[name] = tensor if isinstance(tensor, Weight) else tensor.to(device=device, dtype=dtype)
+            kept = torch.float32 if stays_float32(name) else dtype
+            loaded[name] = tensor if isinstance(tensor, Weight) else tensor.to(device=device, dtype=kept)
     if config.tie_word_embeddings and HEAD in loaded:
         _drop_copied_head(loaded, shapes, str(source))
     check_tensors(expected, shapes, str(source))
@@ -87,7 +89,7 @@ def load_weights(
 
 def _read(source: Path, chosen: str, packed: bool) -> Iterator[tuple[str, torch.Tensor | Weight]]:
     if chosen == "safetensors":
-        return load_safetensors(source)
+        return (pair for stored in load_safetensors(source) for pair in one_by_one(*stored))
     from workbench.model.gguf.mapping import iter_tensors
 
     return iter_tensors(source, packed)
