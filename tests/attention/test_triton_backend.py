@@ -165,8 +165,9 @@ def test_the_engine_finds_the_heads_that_its_prefix_index_shares(folder: Path, m
         return found[-1]
 
     monkeypatch.setattr(cascade, "shared_heads", spy)
+    tokens(llm, [head], few)  # from here on its blocks are in the index
     assert tokens(llm, prompts, few) == expected
-    assert found[-1] == [cascade.SharedHead((0, 1, 3), 6)]
+    assert max(len(shared.requests) for heads in found for shared in heads if shared.num_blocks == 6) == 3
     assert not open_llm(folder, attention_backend="triton").runner.decoder.attention.cascade
 
 
