@@ -195,6 +195,16 @@ def test_window_edges(window: int, flash: str, device: str) -> None:
         case.inputs = kept
 
 
+@pytest.mark.parametrize("window", [2**31 - 1, 2**31, 2**63, 10**30])
+def test_a_window_of_any_width_hides_nothing(window: int, rung: str, device: str) -> None:
+    """Also where more queries than keys put the first ones at positions below zero: no sum may wrap at 32 bits."""
+    case = Case([(40, 7), (33, 3)], 16, 3, causal=False, device=device)
+    expected = run(case, rung)
+    case.window = window
+    for was, now in zip(expected, run(case, rung), strict=True):
+        assert torch.equal(now, was)
+
+
 def test_same_bits_twice_alone_and_in_chunks(device: str) -> None:
     """[25] A row's result depends neither on its neighbours nor on how its prompt was cut."""
     lengths = [(20, 20), (37, 90), (1, 33)]
