@@ -75,6 +75,15 @@ def strange(**tensors: torch.Tensor | None) -> str:
     return ""
 
 
+def shared(**tensors: torch.Tensor | None) -> str:
+    """Which tensor, by name, a kernel cannot write into since several of its numbers lie in one place (`expand`); empty
+    if none."""
+    for name, tensor in tensors.items():
+        if tensor is not None and any(n > 1 and not step for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
+            return f"{name} is written, and several of its numbers lie in one place (strides {tensor.stride()})"
+    return ""
+
+
 def as_rows(x: torch.Tensor) -> torch.Tensor | None:
     """``x`` as ``[rows, last]`` over the same memory, or None where no single stride leads from row to row."""
     if x.dim() == 2:

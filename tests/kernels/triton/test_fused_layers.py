@@ -161,6 +161,11 @@ def test_offsets_beyond_32_bits() -> None:
     assert torch.equal(activation.silu_mul(x), activation.silu_mul(x.contiguous()))
     assert torch.equal(softmax.online(x), softmax.online(x.contiguous()))
     assert torch.equal(matmul.matmul(x, weight[:, None]), matmul.matmul(x.contiguous(), weight[:, None]))
+    # Each number of a product that far from the next: within a block, and from block to block.
+    deep = torch.empty(3 * far, dtype=BF16).as_strided((2, 130), (1, far // 60)).copy_(drawn(2, 130, dtype=BF16))
+    near = deep.contiguous()
+    assert torch.equal(matmul.matmul(deep, near.T), matmul.matmul(near, near.T))
+    assert torch.equal(matmul.matmul(near, deep.T), matmul.matmul(near, near.T))
     options = ([0.7] * 3, [5] * 3, [0.9] * 3, [0.0] * 3, [0.5] * 3)
     assert torch.equal(sampling.sample(x, *options), sampling.sample(x.contiguous(), *options))
     cache = x.as_strided((3, 1, 2, 1, 32), (far, 64, 32, 32, 1)).zero_()
@@ -206,6 +211,12 @@ def test_what_cannot_be_taken_is_refused_by_name(monkeypatch: pytest.MonkeyPatch
             lambda: norm.rms_norm(torch.ones(2, 2, 4), torch.ones(4), 1e-5, torch.ones(2, 3, 4)[:, :2]),
             "rows of the residual are not a fixed distance apart",
         ),
+        (
+            lambda: norm.rms_norm(torch.ones(2, 4), torch.ones(4), 1e-5, torch.ones(1, 4).expand(2, 4)),
+            r"residual is written, and several of its numbers lie in one place \(strides \(0, 1\)\)",
+        ),
+        (lambda: _turn(qkv=torch.ones(1, 24).expand(2, 24)), "qkv is written, and several"),
+        (lambda: _turn(cache=torch.ones(2, 1, 2, 1, 8).expand(2, 4, 2, 1, 8)), "cache is written, and several"),
         (lambda: activation.silu_mul(torch.ones(2, 3)), "rows of 3 numbers are no two halves"),
         (lambda: softmax.softmax(torch.ones(3, 2).T), "do not lie side by side"),
         (lambda: softmax.fused(torch.ones(1, 16385)), "rows of 16385, and they hold 16384; use online"),
@@ -219,8 +230,14 @@ def test_what_cannot_be_taken_is_refused_by_name(monkeypatch: pytest.MonkeyPatch
 
 
 def _turn(
-    table: torch.Tensor | None = None, slots: torch.Tensor | None = None, norm: torch.Tensor | None = None
+    table: torch.Tensor | None = None,
+    slots: torch.Tensor | None = None,
+    norm: torch.Tensor | None = None,
+    qkv: torch.Tensor | None = None,
+    cache: torch.Tensor | None = None,
 ) -> None:
+    qkv = torch.ones(2, 24) if qkv is None else qkv
+    cache = torch.zeros(2, 4, 2, 1, 8) if cache is None else cache
     table, places = torch.ones(9, 4) if table is None else table, torch.zeros(2, dtype=torch.int64)
     slots = places if slots is None else slots
-    rope.rope_and_write(torch.ones(2, 24), places, table, table, slots, torch.zeros(2, 4, 2, 1, 8), norm)
+    rope.rope_and_write(qkv, places, table, table, slots, cache, norm)
