@@ -13,13 +13,14 @@ from importlib.util import find_spec
 import torch
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+NOT_INSTALLED = "triton is not installed; it is for Linux: pip install triton"
 
 
 @cache
 def cannot_compile() -> str:
     """Why Triton cannot compile and run kernels on a GPU of this machine; empty if it can."""
     if find_spec("triton") is None:
-        return "triton is not installed; it is for Linux: pip install triton"
+        return NOT_INSTALLED
     if not torch.cuda.is_available():
         return "torch finds no CUDA GPU here"
     return ""
@@ -43,6 +44,8 @@ def cannot_run(device: torch.device) -> str:
     """Why kernels cannot run on tensors of this device in this process; empty if they can."""
     if interpreted():
         return ""
+    if find_spec("triton") is None:
+        return NOT_INSTALLED
     if device.type != "cuda":
         return f"it runs on GPUs, not on {device}, unless Python was started with TRITON_INTERPRET=1"
     return cannot_compile()
