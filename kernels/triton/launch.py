@@ -82,7 +82,7 @@ def shared(**tensors: torch.Tensor | None) -> str:
     """Which tensor, by name, a kernel cannot write into since several of its numbers lie in one place (`expand`); empty
     if none."""
     for name, tensor in tensors.items():
-        if tensor is not None and any(n > 1 and not step for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
+        if tensor is not None and any(tensor.stride(i) == 0 for i in range(tensor.ndim) if tensor.shape[i] > 1):
             return f"{name} is written, and several of its numbers lie in one place (strides {tensor.stride()})"
     return ""
 

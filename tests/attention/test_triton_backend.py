@@ -99,6 +99,6 @@ def test_where_triton_is_missing_that_is_the_reason(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(launch, "interpreted", lambda: False)
     monkeypatch.setattr(launch, "find_spec", lambda name: None)
     for device in ("cpu", "cuda"):
-        with pytest.raises(UsageError, match="triton is not installed; .*use 'sdpa' or 'auto'") as refused:
+        with pytest.raises(UsageError, match=r"triton is not installed; .*use 'sdpa' or 'auto'") as refused:
             attention_backend("triton", HEADS._replace(device=torch.device(device)))
         assert "TRITON_INTERPRET" not in str(refused.value)
