@@ -36,7 +36,7 @@ def versions() -> list[str]:
 def load(path: Path) -> Table:
     """Raises FileNotFoundError, and ValueError for what is no table or cannot be read."""
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
+        table: Table = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
