@@ -23,7 +23,8 @@ MAX_KV_BLOCKS = 1 << 24
 
 def _option(default: Any, help: str, **metadata: Any) -> Any:
     """A config field. ``choices``: the values that are built; ``unbuilt``: those named by the interface and refused for
-    now; ``minimum``/``maximum``: bounds; ``env``: an environment variable that replaces the default.
+    now; ``any_case``: choices may be spelled in capitals, as elsewhere; ``minimum``/``maximum``: bounds; ``env``: an
+    environment variable that replaces the default.
 
     The field's own metadata lists all values of the interface as ``choices``.
     """
@@ -134,12 +135,24 @@ class EngineConfig:
     )
     attention_backend: str = _option(
         "auto",
-        "who computes attention",
-        choices=("auto", "torch_native", "sdpa", "cpu", "triton"),
-        unbuilt=("flex", "flashinfer", "fa3", "flash_attn", "xformers", "flashmla"),
+        "who computes attention; `workbench info attention` says what auto takes, and why",
+        choices=(
+            "auto",
+            "torch_native",
+            "sdpa",
+            "flex",
+            "cpu",
+            "triton",
+            "flashinfer",
+            "fa3",
+            "flash_attn",
+            "xformers",
+            "flashmla",
+        ),
+        any_case=True,
     )
     sampling_backend: str = _option(
-        "auto", "who samples", choices=("auto", "torch", "cpu", "triton"), unbuilt=("flashinfer",)
+        "auto", "who samples", choices=("auto", "torch", "cpu", "triton", "flashinfer"), any_case=True
     )
     quantization: str = _option(
         "auto",
@@ -278,6 +291,8 @@ def _checked(config: EngineConfig, name: str, value: Any, meta: Any, type_: str)
     if kind == "float" and not math.isfinite(value):
         raise UsageError(f"{told} must be a finite number")
     choices, unbuilt = meta.get("choices"), meta.get("unbuilt", ())
+    if meta.get("any_case") and value.lower() in choices:
+        value = value.lower()
     if choices and value not in choices:
         origin = f" ({meta['env']} says so)" if "env" in meta and os.environ.get(meta["env"]) == value else ""
         raise UsageError(f"{told} is not known{origin}; choose from {', '.join(choices)}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Number
 from pathlib import Path
@@ -10,7 +12,8 @@ from typing import Any
 
 import torch
 
-from workbench.attention.registry import attention_backend
+from workbench.attention.foreign import unread_settings
+from workbench.attention.registry import chosen_backend, open_backend
 from workbench.checks import shown
 from workbench.config import EngineConfig, check_names, from_options
 from workbench.engine.clock import Clock, WallClock
@@ -29,7 +32,7 @@ from workbench.model.cost import StepCost
 from workbench.model.decoder import activation_dtype, heads_of
 from workbench.model.kv_cache import KVCache
 from workbench.model.runner import ModelRunner
-from workbench.model.sampling import sampling_maker
+from workbench.model.sampling import chosen_sampler
 from workbench.model.weights import read_model_config
 from workbench.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from workbench.sampling_params import SamplingParams
@@ -81,6 +84,8 @@ class LLM:
         config = config or from_options(({} if weights_of is None else weights_of.loaded_by) | options)
         if weights_of is not None:
             _require_same(config, weights_of.loaded_by)
+        for message in unread_settings(os.environ):
+            warnings.warn(message, stacklevel=2)
         self._turn = threading.RLock()
         """Whose turn it is to step the engine. The same thread may enter again: a stream's reader may generate."""
         if config.num_threads is not None:
@@ -95,7 +100,8 @@ class LLM:
         self.model_config.require_supported()
         dtype = _dtype(config.dtype, self.model_config.dtype, device)
         max_model_len = resolve_max_model_len(config, self.model_config.max_position_embeddings)
-        maker = sampling_maker(config.sampling_backend, device)
+        self.sampling = chosen_sampler(config.sampling_backend, device)
+        """Who samples, and why."""
         if weights_of is None:
             self.tokenizer = _tokenizer(config, source)
             loaded = load_model(Checkpoint(config, self.model_config, source, dtype, device), self.tokenizer)
@@ -108,7 +114,9 @@ class LLM:
         computed = activation_dtype(dtype, device)
         cached = kv_dtype(config, self.quantization.name, computed)
         heads = heads_of(self.model_config, computed, device, cached)
-        decoder = open_decoder(attention_backend(config.attention_backend, heads), max_model_len)
+        self.attention = chosen_backend(config.attention_backend, heads, config.block_size, config.batch_invariant)
+        """Who computes attention, and why."""
+        decoder = open_decoder(open_backend(self.attention.name, heads), max_model_len)
         decoder.maker = "auto" if config.enable_kernel_fusion else "reference"
         if device.type == "cpu":
             keep_freed_memory()  # now, for what loading needed for a moment shall go back
@@ -128,7 +136,7 @@ class LLM:
         if config.enable_kernel_fusion and not config.enforce_eager:
             captured = captured_steps(decoder, cache, config.max_num_seqs, max_model_len)
             recorder = tape_recorder(decoder, config.max_num_batched_tokens)
-        self.runner = ModelRunner(decoder, cache, cost, clock.now, captured, recorder, maker)
+        self.runner = ModelRunner(decoder, cache, cost, clock.now, captured, recorder, self.sampling.name)
         self.engine = self._open_engine(self.config, clock)
 
     def new_engine(self, **options: Any) -> Engine:

@@ -27,7 +27,8 @@ from tests.model.bare_runner import open_runner, request
 from tests.model.fake_recorder import FakeRecorder, FixedShapes
 from workbench.attention import sdpa
 from workbench.attention.latent_shape import LatentAttention
-from workbench.attention.registry import BACKENDS, LATENT
+from workbench.attention.registry import BACKENDS
+from workbench.attention.table import CANDIDATES
 from workbench.model import captured as captured_step
 from workbench.model import kv_cache, logprobs, penalties, rope, sampling
 from workbench.model.architecture import RopeScaling
@@ -105,7 +106,7 @@ def run(backends: Iterable[str]) -> None:
     # Not inference_mode: under it torch keeps the value of a tensor of one number and tries to bring it to the device.
     with FakeTensorMode(), torch.no_grad():
         served = [(model_config(), backend) for backend in backends]
-        served += [(latent_config(), backend) for backend in backends if backend in LATENT]
+        served += [(latent_config(), backend) for backend in backends if CANDIDATES[backend].latent_too]
         for config, backend in served:
             runner = open_runner(config, backend, CUDA, torch.float32)
             for plan in plans():

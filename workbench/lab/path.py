@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 def engine_path(llm: LLM) -> Table:
     """What computes the steps of ``llm`` here, in plain words."""
-    return Table(["what", "here", "why"], [_operations(llm), _attention(llm), _decode_steps(llm), _weights(llm)])
+    return Table(
+        ["what", "here", "why"], [_operations(llm), _attention(llm), _sampling(llm), _decode_steps(llm), _weights(llm)]
+    )
 
 
 def _operations(llm: LLM) -> list[str]:
@@ -34,9 +36,11 @@ def _operations(llm: LLM) -> list[str]:
 
 
 def _attention(llm: LLM) -> list[str]:
-    name, wanted = llm.runner.decoder.attention.name, llm.config.attention_backend
-    why = "the fastest for this device and these heads" if wanted == "auto" else f"attention_backend={wanted!r}"
-    return ["attention", name, why]
+    return ["attention", llm.attention.name, llm.attention.why]
+
+
+def _sampling(llm: LLM) -> list[str]:
+    return ["sampling", {"reference": "plain PyTorch"}.get(llm.sampling.name, llm.sampling.name), llm.sampling.why]
 
 
 def _decode_steps(llm: LLM) -> list[str]:

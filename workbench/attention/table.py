@@ -1,0 +1,247 @@
+"""The attention backends as data: what each asks for, who is preferred where, and what other engines take.
+
+Nothing here decides; `workbench.attention.choose` reads it, for the engine and for ``workbench info attention`` alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernels.triton.attention_call import LEAST_CAPABILITY, MAX_HEAD_DIM
+
+HALVES = ("float16", "bfloat16")
+FLOATS = (*HALVES, "float32")
+UNTRIED = "its calls, against a stand-in that computes with torch; never yet run on hardware"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A backend, and the limits that can be told without asking the machine."""
+
+    name: str
+    what: str
+    tested: str
+    """What it was tested on."""
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    dtypes: tuple[str, ...] = ()
+    """Of queries and cache, which must then be alike; empty: any."""
+    least_capability: tuple[int, int] = (0, 0)
+    majors: tuple[int, ...] = ()
+    """The only major compute capabilities; empty: all from the least on."""
+    head_dims: tuple[int, ...] = ()
+    """The only ones; empty: all that the next two allow."""
+    head_dim_multiple: int = 1
+    most_head_dim: int | None = None
+    page_multiple: int = 1
+    """What ``block_size`` must be a multiple of."""
+    page_size: int | None = None
+    """The only ``block_size``; None: all of the multiple."""
+    latent: tuple[int, int] | None = None
+    """(rank, rotated) widths of the only latent attention it computes; it computes no other attention then."""
+    latent_too: bool = False
+    """Whether it computes latent attention of any widths beside the other."""
+    batch_invariant: bool = False
+    """Whether a request's bits are the same whatever else is in the batch."""
+    module: str = ""
+    """What must be importable, and …"""
+    install: str = ""
+    """… how to get it."""
+
+    @property
+    def untried(self) -> bool:
+        """Whether it never ran on hardware: then only its name takes it, ``auto`` does not."""
+        return self.tested == UNTRIED
+
+
+CANDIDATES = {
+    one.name: one
+    for one in (
+        Candidate(
+            "cpu", "our C++ kernel: keys and values are read where they lie", "this CPU", devices=("cpu",)
+        ),  # its other limits: `workbench.attention.cpu.why_not`
+        Candidate(
+            "triton",
+            "our Triton kernel",
+            "Triton's interpreter, and machine code inspected for three chips",
+            dtypes=FLOATS,
+            least_capability=(LEAST_CAPABILITY // 10, LEAST_CAPABILITY % 10),
+            most_head_dim=MAX_HEAD_DIM,
+            module="triton",
+            install="pip install triton (Linux)",
+        ),
+        Candidate("sdpa", "PyTorch's scaled_dot_product_attention over gathered keys and values", "this CPU"),
+        Candidate(
+            "flex", "PyTorch's FlexAttention over gathered keys and values: a mask written in Python", "this CPU"
+        ),
+        Candidate(
+            "torch_native",
+            "the definition in plain PyTorch, request by request",
+            "this CPU",
+            latent_too=True,
+            batch_invariant=True,
+        ),
+        Candidate(
+            "flashinfer",
+            "FlashInfer: paged attention planned once a step (fa2 or fa3 inside)",
+            UNTRIED,
+            devices=("cuda",),
+            dtypes=HALVES,
+            least_capability=(7, 5),
+            head_dims=(64, 128, 256),
+            module="flashinfer",
+            install="pip install flashinfer-python",
+        ),
+        Candidate(
+            "flash_attn",
+            "FlashAttention-2 over pages",
+            UNTRIED,
+            devices=("cuda",),
+            dtypes=HALVES,
+            least_capability=(8, 0),
+            head_dim_multiple=8,
+            most_head_dim=256,
+            page_multiple=256,
+            module="flash_attn",
+            install="pip install flash-attn --no-build-isolation",
+        ),
+        Candidate(
+            "fa3",
+            "FlashAttention-3, written for Hopper, over pages of any size",
+            UNTRIED,
+            devices=("cuda",),
+            dtypes=HALVES,
+            least_capability=(9, 0),
+            majors=(9,),
+            head_dim_multiple=8,
+            most_head_dim=256,
+            module="flash_attn_interface",
+            install="git clone https://github.com/Dao-AILab/flash-attention, then python setup.py install in hopper/",
+        ),
+        Candidate(
+            "flashmla",
+            "FlashMLA: decoding over pages of latents (DeepSeek's widths)",
+            UNTRIED,
+            devices=("cuda",),
+            dtypes=HALVES,
+            least_capability=(9, 0),
+            majors=(9,),
+            page_size=64,
+            latent=(512, 64),
+            module="flash_mla",
+            install="git clone --recursive https://github.com/deepseek-ai/FlashMLA, then pip install . in it",
+        ),
+        Candidate(
+            "xformers",
+            "xFormers' memory-efficient attention over gathered keys and values",
+            UNTRIED,
+            devices=("cuda",),
+            dtypes=FLOATS,
+            least_capability=(7, 0),
+            head_dim_multiple=8,
+            most_head_dim=256,
+            module="xformers",
+            install="pip install xformers",
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Who comes first on an architecture. What is left out ``auto`` never takes there."""
+
+    names: tuple[str, ...]
+    latent: tuple[str, ...]
+    """For multi-head latent attention."""
+    because: str
+
+
+ORDERS = {
+    "CPU": Order(
+        ("cpu", "sdpa", "torch_native"),
+        ("torch_native",),
+        "a kernel that gathers nothing reads each key and value once",
+    ),
+    "Hopper": Order(
+        ("fa3", "flashinfer", "triton", "sdpa", "torch_native"),
+        ("flashmla", "torch_native"),
+        "FlashAttention-3 alone overlaps products and softmax by Hopper's own instructions",
+    ),
+    "Blackwell": Order(
+        ("flashinfer", "triton", "sdpa", "torch_native"),
+        ("torch_native",),
+        "FlashInfer brings kernels for Blackwell's matrix units; FlashAttention-3 is for Hopper only",
+    ),
+    "Ada": Order(
+        ("flashinfer", "flash_attn", "triton", "sdpa", "torch_native"),
+        ("torch_native",),
+        "FlashInfer takes pages of any size; FlashAttention-2 wants pages of 256 tokens",
+    ),
+    "Ampere": Order(
+        ("flashinfer", "flash_attn", "triton", "sdpa", "torch_native"),
+        ("torch_native",),
+        "FlashInfer takes pages of any size; FlashAttention-2 wants pages of 256 tokens",
+    ),
+    "an older GPU": Order(
+        ("sdpa", "torch_native"), ("torch_native",), "there is no bfloat16 and there are no asynchronous copies"
+    ),
+}
+
+
+def architecture(device: str, capability: tuple[int, int] | None) -> str:
+    """The row of `ORDERS` for a device. A GPU newer than all of them counts as the newest."""
+    if device == "cpu":
+        return "CPU"
+    if capability is None or capability < (8, 0):
+        return "an older GPU"
+    if capability >= (10, 0):
+        return "Blackwell"
+    return "Hopper" if capability >= (9, 0) else "Ada" if capability >= (8, 9) else "Ampere"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What another engine takes by itself, first choice first; the next where one is missing or cannot serve."""
+
+    system: str
+    version: str
+    source: str
+    attention: dict[str, tuple[str, ...]]
+    """By architecture, multi- and grouped-query heads."""
+    latent: dict[str, tuple[str, ...]]
+
+
+_VLLM = ("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
+PEERS = (
+    Peer(
+        "SGLang",
+        "0.5.23",
+        "python/sglang/srt/server_args.py, in the source",
+        {
+            "CPU": ("intel_amx",),
+            "Hopper": ("fa3",),
+            "Blackwell": ("trtllm_mha",),
+            "Ada": ("flashinfer", "triton"),
+            "Ampere": ("flashinfer", "triton"),
+        },
+        {"Hopper": ("fa3",), "Blackwell": ("flashinfer",), "Ada": ("triton",), "Ampere": ("triton",)},
+    ),
+    Peer(
+        "vLLM",
+        "0.33",
+        "vllm/platforms/cuda.py (_get_backend_priorities), cpu.py; FLASH_ATTN on Hopper is FlashAttention-3",
+        {
+            "CPU": ("CPU_ATTN",),
+            "Hopper": _VLLM,
+            "Blackwell": ("FLASHINFER", "FLASH_ATTN", "TRITON_ATTN", "FLEX_ATTENTION"),
+            "Ada": _VLLM,
+            "Ampere": _VLLM,
+        },
+        {
+            "Hopper": ("FLASH_ATTN_MLA", "FLASHMLA", "FLASHINFER_MLA", "TRITON_MLA"),
+            "Blackwell": ("FLASHINFER_MLA", "TOKENSPEED", "CUTLASS_MLA"),
+            "Ada": ("TRITON_MLA",),
+            "Ampere": ("TRITON_MLA",),
+        },
+    ),
+)
