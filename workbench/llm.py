@@ -19,7 +19,7 @@ from workbench.config import EngineConfig, check_names, from_options
 from workbench.engine.clock import Clock, WallClock
 from workbench.engine.engine import Engine
 from workbench.engine.request import Request
-from workbench.errors import UsageError
+from workbench.errors import IgnoredSetting, UsageError
 from workbench.fast import kv_dtype, load_model
 from workbench.interrupts import SafeInterrupts
 from workbench.loading import Checkpoint
@@ -85,7 +85,7 @@ class LLM:
         if weights_of is not None:
             _require_same(config, weights_of.loaded_by)
         for message in unread_settings(os.environ):
-            warnings.warn(message, stacklevel=2)
+            warnings.warn(message, IgnoredSetting, stacklevel=2)
         self._turn = threading.RLock()
         """Whose turn it is to step the engine. The same thread may enter again: a stream's reader may generate."""
         if config.num_threads is not None:

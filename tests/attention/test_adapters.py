@@ -25,6 +25,7 @@ MIXED = [(260, 1), (7, 7), (32, 5), (1, 1), (48, 20)]
 @pytest.fixture(autouse=True)
 def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_ins.install(monkeypatch, *ADAPTERS)
+    monkeypatch.setattr("workbench.attention.adapters.flashinfer.WORKSPACE_BYTES", 1024)
 
 
 def attend(backend: Any, case: Case, cache: torch.Tensor) -> torch.Tensor:
@@ -48,7 +49,7 @@ def test_it_equals_the_plain_formula(name: str) -> None:
 
 @pytest.mark.parametrize("name", OVER_KEYS)
 def test_random_batches(name: str) -> None:
-    for seed in range(6):
+    for seed in range(4):
         case = random_case(4000 + seed, PAGES.get(name))
         out = attend(open_backend(name, case.heads), case, case.poisoned())
         torch.testing.assert_close(out, case.attend("reference"), atol=1e-5, rtol=1e-5)

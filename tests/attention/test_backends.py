@@ -33,7 +33,7 @@ def test_backends_equal_the_specification(name: str, seed: int) -> None:
     torch.testing.assert_close(attend(name, case, case.cache), case.attend("reference"), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
 def test_what_no_request_wrote_is_never_read(name: str, seed: int, value: float) -> None:
     """Free blocks and the unwritten tails of used ones hold poison, and not one bit changes."""

@@ -40,8 +40,9 @@ from workbench.model.runner import ModelRunner
 from workbench.plan import Scheduled, StepPlan
 
 CUDA = torch.device("cuda", 0)
-ON_GPU = [name for name in BACKENDS if name not in ("cpu", "triton")]
-"""Those made of torch's operations. A Triton kernel reads memory, and these tensors have none."""
+ON_GPU = [name for name in BACKENDS if name not in ("cpu", "triton", "flex")]
+"""Those made of torch's operations. A Triton kernel reads memory, and these tensors have none; FlexAttention would be
+compiled."""
 ON_DEVICE: dict[str, Any] = {
     "temperature": 0.7,
     "top_p": 0.9,
