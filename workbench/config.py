@@ -23,8 +23,7 @@ MAX_KV_BLOCKS = 1 << 24
 
 def _option(default: Any, help: str, **metadata: Any) -> Any:
     """A config field. ``choices``: the values that are built; ``unbuilt``: those named by the interface and refused for
-    now; ``any_case``: choices may be spelled in capitals, as elsewhere; ``minimum``/``maximum``: bounds; ``env``: an
-    environment variable that replaces the default.
+    now; ``minimum``/``maximum``: bounds; ``env``: an environment variable that replaces the default.
 
     The field's own metadata lists all values of the interface as ``choices``.
     """
@@ -149,11 +148,8 @@ class EngineConfig:
             "xformers",
             "flashmla",
         ),
-        any_case=True,
     )
-    sampling_backend: str = _option(
-        "auto", "who samples", choices=("auto", "torch", "cpu", "triton", "flashinfer"), any_case=True
-    )
+    sampling_backend: str = _option("auto", "who samples", choices=("auto", "torch", "cpu", "triton", "flashinfer"))
     quantization: str = _option(
         "auto",
         "weight format to compute in; auto = what the checkpoint says, else none; fast = the fastest that "
@@ -291,8 +287,6 @@ def _checked(config: EngineConfig, name: str, value: Any, meta: Any, type_: str)
     if kind == "float" and not math.isfinite(value):
         raise UsageError(f"{told} must be a finite number")
     choices, unbuilt = meta.get("choices"), meta.get("unbuilt", ())
-    if meta.get("any_case") and value.lower() in choices:
-        value = value.lower()
     if choices and value not in choices:
         origin = f" ({meta['env']} says so)" if "env" in meta and os.environ.get(meta["env"]) == value else ""
         raise UsageError(f"{told} is not known{origin}; choose from {', '.join(choices)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from workbench.attention.interface import AttentionBatch, Heads
 from workbench.attention.latent_shape import LatentAttention
 from workbench.attention.registry import ADAPTERS, open_backend
 from workbench.attention.table import CANDIDATES, UNTRIED
+from workbench.errors import WorkbenchError
 
 PAGES = {"flash_attn": 256}
 OVER_KEYS = [name for name in ADAPTERS if name != "flashmla"]
@@ -99,13 +101,13 @@ def test_flashmla_equals_the_expanded_way() -> None:
 
 
 FAULTS = [
-    ("flash_attn", "-1 if window is None else window - 1", "-1 if window is None else window"),
+    ("flash_attn", "(window - 1, 0)", "(window, 0)"),
+    ("flash_attn", '"causal": True', '"causal": False'),
     ("flash_attn", "(1, 0)", "(0, 1)"),
     ("flash_attn", "softmax_scale=scale", "softmax_scale=q.shape[-1] ** -1"),
     ("flash_attn", "batch.block_tables.to(torch.int32)", "batch.block_tables"),
     ("flash_attn", "cache.unbind(2)", "reversed(cache.unbind(2))"),
-    ("fa3", "window - 1", "window"),
-    ("fa3", '"causal": True', '"causal": False'),
+    ("fa3", "queries_and_mask(batch, window)", "queries_and_mask(batch, None)"),
     ("fa3", '"cache_seqlens": batch.lengths', '"cache_seqlens": batch.lengths - 1'),
     ("fa3", "cache.unbind(2)", "reversed(cache.unbind(2))"),
     ("flashinfer", "window - 1", "window"),
@@ -132,6 +134,24 @@ def test_seeded_faults_are_noticed(name: str, right: str, wrong: str) -> None:
     exec(compile(source.replace(right, wrong), name, "exec"), faulty)
     with pytest.raises((AssertionError, RuntimeError, ValueError, IndexError, TypeError, NameError)):
         (check_latent if name == "flashmla" else check_keys)(name, faulty["Adapter"])
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_library_that_cannot_be_loaded_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Built for another torch, or a release that has other names."""
+    heads = LATENT_HEADS if name == "flashmla" else Case([(3, 1)], 4, 2, 8, 16, None, seed=0).heads
+    module, told = CANDIDATES[name].module, "is installed and cannot be loaded"
+    monkeypatch.setitem(sys.modules, module, None)  # import raises ImportError
+    for other in [other for other in sys.modules if other.startswith(f"{module}.")]:
+        monkeypatch.setitem(sys.modules, other, None)
+    with pytest.raises(
+        WorkbenchError, match=f"attention_backend='{name}': {module} {told} .*; install it anew .*'auto'"
+    ):
+        open_backend(name, heads)
+    if name != "xformers":
+        stand_ins.put(monkeypatch, module)
+        with pytest.raises(WorkbenchError, match=told):
+            open_backend(name, heads)
 
 
 def test_each_says_that_it_never_ran_on_hardware() -> None:

@@ -13,13 +13,14 @@ from workbench.attention import choose as logic
 from workbench.attention import registry
 from workbench.attention.choose import Choice, Needs, choose, judge, refusal
 from workbench.attention.interface import Heads
+from workbench.attention.peers import PEERS, VLLM_NAMES
 from workbench.attention.registry import ADAPTERS, BACKENDS, WHY_NOT, chosen_backend
-from workbench.attention.table import CANDIDATES, ORDERS, PEERS, UNTRIED, architecture
+from workbench.attention.table import CANDIDATES, ORDERS, UNTRIED, architecture
 from workbench.config import EngineConfig
 from workbench.errors import UsageError
 
 H100 = Needs("cuda", (9, 0), 32, 8, 128, "bfloat16", "bfloat16")
-B200, L4, A100 = (replace(H100, capability=number) for number in ((10, 0), (8, 9), (8, 0)))
+B200, RTX5090, L4, A100 = (replace(H100, capability=number) for number in ((10, 0), (12, 0), (8, 9), (8, 0)))
 V100 = replace(H100, capability=(7, 0), dtype="float16", cache_dtype="float16")
 CPU = replace(H100, device="cpu", capability=None, dtype="float32", cache_dtype="float32")
 DEEPSEEK = replace(H100, latent=(512, 64), block_size=64)
@@ -39,14 +40,13 @@ def test_the_names_are_those_of_the_interface() -> None:
     spec = EngineConfig.__dataclass_fields__["attention_backend"]
     assert set(spec.metadata["choices"]) == {"auto", *CANDIDATES} == {"auto", *BACKENDS, *ADAPTERS}
     assert not spec.metadata.get("unbuilt") and set(WHY_NOT) <= set(BACKENDS)
-    assert EngineConfig(attention_backend="FlashMLA", sampling_backend="FLASHINFER").attention_backend == "flashmla"
     with pytest.raises(UsageError, match="attention_backend='flashmlb' is not known; choose from auto, "):
         EngineConfig(attention_backend="flashmlb")
 
 
 def test_architectures() -> None:
     known = {(7, 5): "an older GPU", (8, 0): "Ampere", (8, 6): "Ampere", (8, 9): "Ada", (9, 0): "Hopper"}
-    known |= {(10, 0): "Blackwell", (12, 0): "Blackwell", (13, 0): "Blackwell", None: "an older GPU"}
+    known |= {(10, 3): "Blackwell", (12, 1): "consumer Blackwell", (13, 0): "Blackwell", None: "an older GPU"}
     assert {number: architecture("cuda", number) for number in known} == known
     assert architecture("cpu", None) == "CPU" and set(known.values()) | {"CPU"} == set(ORDERS)
     for order in ORDERS.values():
@@ -56,8 +56,8 @@ def test_architectures() -> None:
 
 @pytest.mark.parametrize(
     ("needs", "expected"),
-    [(H100, "triton"), (B200, "triton"), (L4, "triton"), (A100, "triton"), (V100, "sdpa"), (CPU, "cpu"),
-     (DEEPSEEK, "torch_native"), (replace(CPU, latent=(512, 64)), "torch_native"),
+    [(H100, "triton"), (B200, "triton"), (RTX5090, "triton"), (L4, "triton"), (A100, "triton"), (V100, "sdpa"),
+     (CPU, "cpu"), (DEEPSEEK, "torch_native"), (replace(CPU, latent=(512, 64)), "torch_native"),
      (replace(H100, head_dim=512), "sdpa"), (replace(CPU, batch_invariant=True), "torch_native")],
 )  # fmt: skip
 def test_auto_with_every_library_installed_takes_what_was_tested(needs: Needs, expected: str) -> None:
@@ -71,6 +71,7 @@ def test_auto_without_triton_takes_sdpa() -> None:
 @pytest.mark.parametrize(
     ("needs", "installed", "expected"),
     [(H100, EVERY, "fa3"), (H100, ("triton", "flashinfer"), "flashinfer"), (B200, EVERY, "flashinfer"),
+     (RTX5090, EVERY, "flashinfer"), (replace(RTX5090, latent=(512, 64), block_size=64), EVERY, "torch_native"),
      (L4, EVERY, "flashinfer"), (A100, EVERY, "flashinfer"), (replace(A100, head_dim=80), EVERY, "triton"),
      (replace(A100, head_dim=80, block_size=256), EVERY, "flash_attn"),
      (replace(H100, head_dim=100), EVERY, "triton"), (replace(CPU, device="cuda", capability=(9, 0)), EVERY, "triton"),
@@ -104,9 +105,9 @@ REFUSED: list[tuple[str, Needs, str]] = [
     ("triton", replace(H100, capability=(7, 5)), "a GPU of compute capability 7.5, and it takes 8.0 and newer"),
     ("sdpa", replace(H100, batch_invariant=True), "batch_invariant=True: its bits depend on what else is in the batch"),
     (
-        "xformers",
-        replace(V100, dtype="bfloat16"),
-        "queries are bfloat16 and the cache float16, and it takes them alike",
+        "fa3",
+        replace(H100, cache_dtype="float32"),
+        "queries are bfloat16 and the cache float32, and it takes them alike",
     ),
 ]
 
@@ -125,10 +126,20 @@ def test_absent_libraries_are_refused_with_the_install_line(monkeypatch: pytest.
         choose(needs, name, serves)
     assert CANDIDATES[name].install in str(refused.value)
     stand_ins.install(monkeypatch, name)
-    assert choose(needs, name, serves) == Choice(name, f"attention_backend={name!r}")
+    told = f"attention_backend={name!r}; its adapter has never yet run on hardware"
+    assert choose(needs, name, serves) == Choice(name, told)
+
+
+def test_who_converts_what_it_gathers_takes_a_cache_of_another_type() -> None:
+    halves = replace(H100, cache_dtype="float16")
+    assert {name for name in ORDERS["Hopper"].names if not refusal(CANDIDATES[name], halves, EVERY)} == {
+        "triton", "sdpa", "torch_native",
+    }  # fmt: skip
+    assert not refusal(CANDIDATES["xformers"], halves, EVERY)
 
 
 def test_why_in_words() -> None:
+    assert choose(CPU, "sdpa", serves).why == "attention_backend='sdpa'"
     assert choose(CPU, "auto", serves).why.startswith("first choice on a CPU: a kernel that gathers nothing")
     why = choose(H100, "auto", serves, ("triton", "flashinfer")).why
     assert why.startswith(
@@ -151,7 +162,7 @@ def test_only_those_are_asked_that_count() -> None:
     assert asked == ["cpu", "sdpa", "fa3", "flashinfer", "triton"]
 
 
-@pytest.mark.parametrize("needs", [H100, B200, L4, A100, V100, CPU, DEEPSEEK])
+@pytest.mark.parametrize("needs", [H100, B200, RTX5090, L4, A100, V100, CPU, DEEPSEEK])
 def test_every_candidate_gets_one_verdict_and_the_engine_the_same(needs: Needs) -> None:
     for installed in ((), ("triton", "flashinfer", "fa3"), EVERY):
         verdicts = judge(needs, serves, installed)
@@ -166,9 +177,14 @@ def test_every_candidate_gets_one_verdict_and_the_engine_the_same(needs: Needs) 
 
 def test_what_peers_take_stands_for_every_architecture_of_the_table() -> None:
     for peer in PEERS:
-        assert set(peer.attention) == set(ORDERS) - {"an older GPU"} and peer.version and peer.source
-        assert set(peer.latent) <= set(ORDERS)
+        assert set(peer.attention) == set(peer.latent) == set(ORDERS) and peer.version and peer.source
+        assert all(peer.attention.values())
     sglang, vllm = PEERS
+    assert {name for orders in (vllm.attention, vllm.latent) for order in orders.values() for name in order} - {
+        "TURBOQUANT"
+    } <= set(VLLM_NAMES)
+    assert set(vllm.attention["consumer Blackwell"]) == set(vllm.attention["Blackwell"])
+    assert vllm.latent["consumer Blackwell"] == ("TRITON_MLA",) and not vllm.latent["CPU"]
     assert sglang.attention["Hopper"] == ("fa3",) and sglang.attention["Blackwell"] == ("trtllm_mha",)
     assert sglang.attention["Ampere"][0] == "flashinfer"
     assert vllm.attention["Hopper"][0] == "FLASH_ATTN" and vllm.attention["Blackwell"][0] == "FLASHINFER"

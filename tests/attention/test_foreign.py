@@ -10,7 +10,8 @@ import pytest
 
 from tests.model.tiny import make_tiny
 from tests.tiny_llm import open_llm
-from workbench.attention.foreign import VLLM_NAMES, unread_settings
+from workbench.attention.foreign import unread_settings
+from workbench.attention.peers import VLLM_NAMES
 from workbench.config import EngineConfig
 
 

@@ -53,12 +53,19 @@ def test_the_table_says_why_and_what_others_take(capsys: pytest.CaptureFixture[s
         assert words in told
 
 
+@pytest.mark.parametrize(("capability", "first"), [("12.0", "FLASH_ATTN"), ("7.5", "FLASHINFER")])
+def test_others_are_told_for_every_card(capsys: pytest.CaptureFixture[str], capability: str, first: str) -> None:
+    found = asked(capsys, "--capability", capability)
+    assert [peer["order"][0] for peer in found["peers"]] == ["flashinfer", first]
+
+
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
         (("--capability", "sm90"), "--capability 'sm90' is no compute capability: give it as 8.0"),
         (("--capability", "9.0", "--device", "cpu"), "leave one of them out"),
         (("--installed", "fa4"), "--installed 'fa4' is no backend; there are cpu, triton"),
+        (("--device", "cuda"), "torch finds no GPU here; say which one is meant with --capability"),
         (("--head-dim", "0"), "--head-dim 0 is too small: the least is 1"),
         (("--model", "llama-9"), "llama-9"),
     ],

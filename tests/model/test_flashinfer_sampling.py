@@ -8,6 +8,7 @@ import torch
 import kernels
 from tests.attention import stand_ins
 from workbench.model import flashinfer_sampling as flashinfer
+from workbench.model.sampling import chosen_sampler
 
 ROWS, SIZE = 6, 40
 
@@ -52,6 +53,8 @@ def test_a_neighbours_filter_changes_no_token() -> None:
     assert torch.equal(flashinfer.sample(rows, *alone)[:4], flashinfer.sample(rows, *beside)[:4])
 
 
-def test_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_cannot_run() -> None:
     assert flashinfer.cannot_run(torch.device("cpu")) == "it runs on GPUs and the model is on cpu"
     assert flashinfer.cannot_run(torch.device("cuda")) == ""
+    told = chosen_sampler("flashinfer", torch.device("cuda"))
+    assert told == ("flashinfer", "sampling_backend='flashinfer'; it has never yet run on hardware")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from workbench.attention.table import CANDIDATES, ORDERS, Candidate, architecture
+from workbench.attention.table import CANDIDATES, NEVER_RUN, ORDERS, Candidate, architecture
 from workbench.errors import UsageError
 
 CHOSEN, ALSO, PASSED, REFUSED = "chosen", "also possible", "passed over", "refused"
@@ -77,7 +77,7 @@ def refusal(one: Candidate, needs: Needs, installed: Collection[str] = ()) -> st
         return f"it computes latent attention (MLA) of widths {one.latent} only, and the model has {asked}"
     if needs.batch_invariant and not one.batch_invariant:
         return "batch_invariant=True: its bits depend on what else is in the batch"
-    return _limits(one, needs) or _absence(one, installed)
+    return _limits(one, needs) or absence(one, installed)
 
 
 def _limits(one: Candidate, needs: Needs) -> str:
@@ -91,7 +91,7 @@ def _limits(one: Candidate, needs: Needs) -> str:
             return f"a GPU of compute capability {number}, and it takes {majors} only"
     if one.dtypes and needs.dtype not in one.dtypes:
         return f"queries are {needs.dtype}, and it takes {', '.join(one.dtypes)}"
-    if one.dtypes and needs.cache_dtype != needs.dtype:
+    if one.cache_alike and needs.cache_dtype != needs.dtype:
         return f"queries are {needs.dtype} and the cache {needs.cache_dtype}, and it takes them alike"
     if one.latent is None:
         least, most = one.head_dim_multiple, one.most_head_dim
@@ -107,7 +107,8 @@ def _limits(one: Candidate, needs: Needs) -> str:
     return ""
 
 
-def _absence(one: Candidate, installed: Collection[str]) -> str:
+def absence(one: Candidate, installed: Collection[str] = ()) -> str:
+    """How to install what a candidate calls; empty if it is there."""
     found = not one.module or one.name in installed or find_spec(one.module) is not None
     return "" if found else f"not installed: {one.install}"
 
@@ -123,7 +124,8 @@ def choose(needs: Needs, name: str, ask: Ask, installed: Collection[str] = ()) -
         if reason:
             instead = "torch_native" if needs.latent is not None or needs.batch_invariant else "sdpa"
             raise UsageError(f"attention_backend={name!r} cannot serve this model: {reason}; use {instead!r} or 'auto'")
-        return Choice(name, f"attention_backend={name!r}")
+        told = f"attention_backend={name!r}"
+        return Choice(name, f"{told}; its adapter has {NEVER_RUN}" if CANDIDATES[name].untried else told)
     *skipped, chosen = _walk(needs, ask, installed)
     return Choice(chosen.name, _why(needs, skipped, chosen))
 
@@ -165,9 +167,7 @@ def _walk(needs: Needs, ask: Ask, installed: Collection[str]) -> list[Verdict]:
 def _pass_over(one: Candidate) -> str:
     if not one.untried:
         return ""
-    return (
-        f"it could serve, but its adapter has never yet run on hardware: only --attention-backend {one.name} takes it"
-    )
+    return f"it could serve, but its adapter has {NEVER_RUN}: only --attention-backend {one.name} takes it"
 
 
 def _spare(name: str, needs: Needs, chosen: str) -> Verdict:

@@ -4,22 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from workbench.attention.peers import VLLM_NAMES
 from workbench.attention.table import CANDIDATES
-
-VLLM_NAMES = {
-    "FLASH_ATTN": "fa3 on Hopper, flash_attn on Ampere and Ada",
-    "FLASHINFER": "flashinfer",
-    "TRITON_ATTN": "triton",
-    "XFORMERS": "xformers",
-    "FLEX_ATTENTION": "flex",
-    "TORCH_SDPA": "sdpa",
-    "CPU_ATTN": "cpu",
-    "FLASHMLA": "flashmla",
-    "FLASH_ATTN_MLA": "flashmla",
-    "FLASHINFER_MLA": "flashmla",
-    "TRITON_MLA": "torch_native",
-}
-"""What comes closest here to vLLM's backends; older releases wrote ``_VLLM_V1`` behind some of them."""
 
 
 def unread_settings(environment: Mapping[str, str]) -> list[str]:

@@ -13,7 +13,9 @@ from workbench.attention.choose import Choice, Needs, choose
 from workbench.attention.flex import Flex
 from workbench.attention.interface import AttentionBackend, Heads
 from workbench.attention.sdpa import Sdpa
+from workbench.attention.table import CANDIDATES
 from workbench.attention.torch_native import TorchNative
+from workbench.errors import WorkbenchError
 
 BACKENDS: dict[str, Callable[[Heads], AttentionBackend]] = {
     "torch_native": TorchNative,
@@ -40,11 +42,19 @@ def chosen_backend(name: str, heads: Heads, block_size: int = 16, batch_invarian
 
 
 def open_backend(name: str, heads: Heads) -> AttentionBackend:
-    """The backend itself, whoever chose it."""
-    if name in ADAPTERS:
-        adapter: AttentionBackend = import_module(f"workbench.attention.adapters.{name}").Adapter(heads)
-        return adapter
-    return BACKENDS[name](heads)
+    """The backend itself, whoever chose it. Raises WorkbenchError where its library is there and cannot be loaded."""
+    if name not in ADAPTERS:
+        return BACKENDS[name](heads)
+    module = import_module(f"workbench.attention.adapters.{name}")
+    try:
+        adapter: AttentionBackend = module.Adapter(heads)
+    except (ImportError, AttributeError) as error:  # built for another torch, or another release's names
+        one = CANDIDATES[name]
+        raise WorkbenchError(
+            f"attention_backend={name!r}: {one.module} is installed and cannot be loaded ({error}); install it anew "
+            f"({one.install}), or use 'auto'"
+        ) from error
+    return adapter
 
 
 def why_not(name: str, heads: Heads, wanted: str = "auto") -> str:

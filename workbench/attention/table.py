@@ -1,4 +1,4 @@
-"""The attention backends as data: what each asks for, who is preferred where, and what other engines take.
+"""The attention backends as data: what each asks for, and who is preferred where.
 
 Nothing here decides; `workbench.attention.choose` reads it, for the engine and for ``workbench info attention`` alike.
 """
@@ -11,7 +11,9 @@ from kernels.triton.attention_call import LEAST_CAPABILITY, MAX_HEAD_DIM
 
 HALVES = ("float16", "bfloat16")
 FLOATS = (*HALVES, "float32")
-UNTRIED = "its calls, against a stand-in that computes with torch; never yet run on hardware"
+ON_CPUS = "CPUs"
+NEVER_RUN = "never yet run on hardware"
+UNTRIED = f"its calls, against a stand-in that computes with torch; {NEVER_RUN}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,9 @@ class Candidate:
     """What it was tested on."""
     devices: tuple[str, ...] = ("cpu", "cuda")
     dtypes: tuple[str, ...] = ()
-    """Of queries and cache, which must then be alike; empty: any."""
+    """Of queries; empty: any."""
+    cache_alike: bool = False
+    """Whether the cache must have the queries' type: its pages are read as they are."""
     least_capability: tuple[int, int] = (0, 0)
     majors: tuple[int, ...] = ()
     """The only major compute capabilities; empty: all from the least on."""
@@ -57,7 +61,7 @@ CANDIDATES = {
     one.name: one
     for one in (
         Candidate(
-            "cpu", "our C++ kernel: keys and values are read where they lie", "this CPU", devices=("cpu",)
+            "cpu", "our C++ kernel: keys and values are read where they lie", ON_CPUS, devices=("cpu",)
         ),  # its other limits: `workbench.attention.cpu.why_not`
         Candidate(
             "triton",
@@ -69,14 +73,12 @@ CANDIDATES = {
             module="triton",
             install="pip install triton (Linux)",
         ),
-        Candidate("sdpa", "PyTorch's scaled_dot_product_attention over gathered keys and values", "this CPU"),
-        Candidate(
-            "flex", "PyTorch's FlexAttention over gathered keys and values: a mask written in Python", "this CPU"
-        ),
+        Candidate("sdpa", "PyTorch's scaled_dot_product_attention over gathered keys and values", ON_CPUS),
+        Candidate("flex", "PyTorch's FlexAttention over gathered keys and values: a mask written in Python", ON_CPUS),
         Candidate(
             "torch_native",
             "the definition in plain PyTorch, request by request",
-            "this CPU",
+            ON_CPUS,
             latent_too=True,
             batch_invariant=True,
         ),
@@ -86,6 +88,7 @@ CANDIDATES = {
             UNTRIED,
             devices=("cuda",),
             dtypes=HALVES,
+            cache_alike=True,
             least_capability=(7, 5),
             head_dims=(64, 128, 256),
             module="flashinfer",
@@ -97,6 +100,7 @@ CANDIDATES = {
             UNTRIED,
             devices=("cuda",),
             dtypes=HALVES,
+            cache_alike=True,
             least_capability=(8, 0),
             head_dim_multiple=8,
             most_head_dim=256,
@@ -110,6 +114,7 @@ CANDIDATES = {
             UNTRIED,
             devices=("cuda",),
             dtypes=HALVES,
+            cache_alike=True,
             least_capability=(9, 0),
             majors=(9,),
             head_dim_multiple=8,
@@ -123,6 +128,7 @@ CANDIDATES = {
             UNTRIED,
             devices=("cuda",),
             dtypes=HALVES,
+            cache_alike=True,
             least_capability=(9, 0),
             majors=(9,),
             page_size=64,
@@ -172,6 +178,11 @@ ORDERS = {
         ("torch_native",),
         "FlashInfer brings kernels for Blackwell's matrix units; FlashAttention-3 is for Hopper only",
     ),
+    "consumer Blackwell": Order(
+        ("flashinfer", "triton", "sdpa", "torch_native"),
+        ("torch_native",),
+        "it has neither Hopper's matrix instructions nor those of Blackwell in data centres",
+    ),
     "Ada": Order(
         ("flashinfer", "flash_attn", "triton", "sdpa", "torch_native"),
         ("torch_native",),
@@ -189,59 +200,12 @@ ORDERS = {
 
 
 def architecture(device: str, capability: tuple[int, int] | None) -> str:
-    """The row of `ORDERS` for a device. A GPU newer than all of them counts as the newest."""
+    """The row of `ORDERS` for a device. A GPU newer than all of them counts as the newest; Blackwell's consumer cards
+    (12.x) can do less than those of data centres (10.x)."""
     if device == "cpu":
         return "CPU"
     if capability is None or capability < (8, 0):
         return "an older GPU"
     if capability >= (10, 0):
-        return "Blackwell"
+        return "consumer Blackwell" if capability[0] == 12 else "Blackwell"
     return "Hopper" if capability >= (9, 0) else "Ada" if capability >= (8, 9) else "Ampere"
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """What another engine takes by itself, first choice first; the next where one is missing or cannot serve."""
-
-    system: str
-    version: str
-    source: str
-    attention: dict[str, tuple[str, ...]]
-    """By architecture, multi- and grouped-query heads."""
-    latent: dict[str, tuple[str, ...]]
-
-
-_VLLM = ("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
-PEERS = (
-    Peer(
-        "SGLang",
-        "0.5.23",
-        "python/sglang/srt/server_args.py, in the source",
-        {
-            "CPU": ("intel_amx",),
-            "Hopper": ("fa3",),
-            "Blackwell": ("trtllm_mha",),
-            "Ada": ("flashinfer", "triton"),
-            "Ampere": ("flashinfer", "triton"),
-        },
-        {"Hopper": ("fa3",), "Blackwell": ("flashinfer",), "Ada": ("triton",), "Ampere": ("triton",)},
-    ),
-    Peer(
-        "vLLM",
-        "0.33",
-        "vllm/platforms/cuda.py (_get_backend_priorities), cpu.py; FLASH_ATTN on Hopper is FlashAttention-3",
-        {
-            "CPU": ("CPU_ATTN",),
-            "Hopper": _VLLM,
-            "Blackwell": ("FLASHINFER", "FLASH_ATTN", "TRITON_ATTN", "FLEX_ATTENTION"),
-            "Ada": _VLLM,
-            "Ampere": _VLLM,
-        },
-        {
-            "Hopper": ("FLASH_ATTN_MLA", "FLASHMLA", "FLASHINFER_MLA", "TRITON_MLA"),
-            "Blackwell": ("FLASHINFER_MLA", "TOKENSPEED", "CUTLASS_MLA"),
-            "Ada": ("TRITON_MLA",),
-            "Ampere": ("TRITON_MLA",),
-        },
-    ),
-)

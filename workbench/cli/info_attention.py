@@ -15,7 +15,6 @@ from workbench.lab.table import Cell, Table
 
 if TYPE_CHECKING:
     from workbench.attention.choose import Needs, Verdict
-    from workbench.model.config import ModelConfig
 
 TONES = {"chosen": "decode", "passed over": "recompute", "refused": "quiet", "also possible": ""}
 
@@ -40,8 +39,9 @@ def attention(args: argparse.Namespace) -> None:
     import torch
 
     from workbench.attention.choose import judge
+    from workbench.attention.peers import PEERS
     from workbench.attention.registry import why_not
-    from workbench.attention.table import CANDIDATES, ORDERS, PEERS
+    from workbench.attention.table import CANDIDATES, ORDERS
     from workbench.model.sampling import chosen_sampler
 
     installed = _installed(args.installed, tuple(CANDIDATES))
@@ -50,7 +50,7 @@ def attention(args: argparse.Namespace) -> None:
     chosen = next(one for one in verdicts if one.verdict == "chosen")
     sampler = None if heads is None else chosen_sampler("auto", torch.device(needs.device))
     kind = "latent" if needs.latent else "attention"
-    peers = [(peer, getattr(peer, kind).get(needs.architecture, ())) for peer in PEERS]
+    peers = [(peer, getattr(peer, kind)[needs.architecture]) for peer in PEERS]
     if args.json:
         print(json.dumps({
             "auto": chosen.name,
@@ -70,9 +70,7 @@ def attention(args: argparse.Namespace) -> None:
         }, indent=2, ensure_ascii=False))  # fmt: skip
         return
     print(_table(needs, verdicts, ORDERS[needs.architecture].because))
-    rows = [
-        (f"{peer.system} {peer.version}", " → ".join(order) or "none by itself", peer.source) for peer, order in peers
-    ]
+    rows = [(f"{peer.system} {peer.version}", " → ".join(order) or "nothing", peer.source) for peer, order in peers]
     print()
     print(Table(("engine", f"takes on {needs.architecture}", "source"), rows))
     if sampler is not None:
@@ -80,14 +78,14 @@ def attention(args: argparse.Namespace) -> None:
 
 
 def _table(needs: Needs, verdicts: list[Verdict], because: str) -> Table:
-    from workbench.attention.table import CANDIDATES
+    from workbench.attention.table import CANDIDATES, NEVER_RUN
 
     rows = [
         (
             one.name,
             Cell(one.verdict, TONES[one.verdict]),
             one.reason,
-            "never yet run on hardware" if CANDIDATES[one.name].untried else CANDIDATES[one.name].tested,
+            NEVER_RUN if CANDIDATES[one.name].untried else CANDIDATES[one.name].tested,
         )
         for one in verdicts
     ]
@@ -104,12 +102,17 @@ def _needs(args: argparse.Namespace) -> tuple[Needs, Any]:
     from workbench.attention.interface import Heads
     from workbench.attention.registry import needs_of
     from workbench.llm import resolve_device
+    from workbench.simulate.models import model_shape
 
-    model = _model_config(args.model or default_model())
+    model = model_shape(args.model or default_model())
     capability = _capability(args.capability)
     if capability is not None and args.device == "cpu":
         raise UsageError(f"--capability {args.capability} is a GPU's and --device cpu is not: leave one of them out")
-    elsewhere = capability is not None or (args.device == "cuda" and not torch.cuda.is_available())
+    elsewhere = capability is not None
+    if args.device == "cuda" and not elsewhere and not torch.cuda.is_available():
+        raise UsageError(
+            "--device cuda: torch finds no GPU here; say which one is meant with --capability, such as 9.0"
+        )
     device = torch.device("cuda") if elsewhere else resolve_device(args.device or EngineConfig().device)
     dtype = getattr(torch, args.dtype or ("float32" if device.type == "cpu" else "bfloat16"))
     for flag, value in (("--head-dim", args.head_dim), ("--block-size", args.block_size)):
@@ -121,18 +124,6 @@ def _needs(args: argparse.Namespace) -> tuple[Needs, Any]:
     if elsewhere:
         return dataclasses.replace(needs, capability=capability), None
     return needs, heads
-
-
-def _model_config(name: str) -> ModelConfig:
-    """The shape of a model; of a shipped name also where the model is not here."""
-    from workbench.model.config import ModelConfig
-    from workbench.model.configs import shipped_config, shipped_names
-    from workbench.model.store import locate
-    from workbench.model.weights import read_model_config
-
-    if name in shipped_names():
-        return ModelConfig.from_dict(shipped_config(name))
-    return read_model_config(locate(name))
 
 
 def _capability(text: str | None) -> tuple[int, int] | None:

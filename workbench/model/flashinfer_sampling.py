@@ -8,20 +8,19 @@ vocabulary and not of likelihood: the same distribution as the other backends', 
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 
 import torch
 
 from kernels.reference.sampling import draw
-
-INSTALL = "pip install flashinfer-python"
+from workbench.attention.choose import absence
+from workbench.attention.table import CANDIDATES
 
 
 def cannot_run(device: torch.device) -> str:
     """Why it cannot sample there; empty if it can."""
     if device.type != "cuda":
         return f"it runs on GPUs and the model is on {device}"
-    return "" if find_spec("flashinfer") is not None else f"not installed: {INSTALL}"
+    return absence(CANDIDATES["flashinfer"])
 
 
 def sample(

@@ -14,6 +14,7 @@ import torch
 import kernels
 from kernels.cpu.build import cannot_run
 from kernels.triton import launch
+from workbench.attention.table import NEVER_RUN
 from workbench.errors import UsageError
 from workbench.model import flashinfer_sampling
 from workbench.model.penalties import adjust
@@ -22,7 +23,7 @@ from workbench.plan import RequestView
 _MASK = (1 << 64) - 1
 _OWN = {
     "cpu": "our own C++ kernel, without a sort",
-    "triton": "our own Triton kernel, without a sort; flashinfer by name only, for it has never yet run on hardware",
+    "triton": f"our own Triton kernel, without a sort; flashinfer by name only, for it has {NEVER_RUN}",
 }
 
 
@@ -46,7 +47,8 @@ def chosen_sampler(name: str, device: torch.device) -> Sampler:
         return Sampler("reference", f"not {own}: {reason}") if reason else Sampler(own, _OWN[own])
     if name != "torch" and (reason := _why_not(name, device)):
         raise UsageError(f"sampling_backend={name!r} cannot serve this model: {reason}; use 'torch' or 'auto'")
-    return Sampler("reference" if name == "torch" else name, f"sampling_backend={name!r}")
+    told = f"sampling_backend={name!r}" + (f"; it has {NEVER_RUN}" if name == "flashinfer" else "")
+    return Sampler("reference" if name == "torch" else name, told)
 
 
 def _why_not(name: str, device: torch.device) -> str:

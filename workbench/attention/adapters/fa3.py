@@ -8,11 +8,11 @@ already. ``window_size`` counts the tokens to the left of the query's own. The n
 from __future__ import annotations
 
 from importlib import import_module
-from itertools import pairwise
 from typing import Any
 
 import torch
 
+from workbench.attention.adapters.flash_attn import queries_and_mask
 from workbench.attention.interface import AttentionBatch, Heads
 
 
@@ -24,14 +24,9 @@ class Adapter:
         self._attend = import_module("flash_attn_interface").flash_attn_with_kvcache
 
     def prepare(self, batch: AttentionBatch, window: int | None, dtype: torch.dtype) -> dict[str, Any]:
-        starts = batch.query_start
-        return {
-            "cu_seqlens_q": batch.starts,
-            "max_seqlen_q": max((end - begin for begin, end in pairwise(starts)), default=0),
+        return queries_and_mask(batch, window) | {
             "cache_seqlens": batch.lengths,
             "page_table": batch.block_tables.to(torch.int32),
-            "causal": True,
-            "window_size": (-1 if window is None else window - 1, 0 if window is not None else -1),
         }
 
     def attend(self, q: torch.Tensor, cache: torch.Tensor, prepared: dict[str, Any], scale: float) -> torch.Tensor:

@@ -16,6 +16,16 @@ import torch
 from workbench.attention.interface import AttentionBatch, Heads
 
 
+def queries_and_mask(batch: AttentionBatch, window: int | None) -> dict[str, Any]:
+    """What FlashAttention-2 and -3 call alike."""
+    return {
+        "cu_seqlens_q": batch.starts,
+        "max_seqlen_q": max((end - begin for begin, end in pairwise(batch.query_start)), default=0),
+        "causal": True,
+        "window_size": (-1, -1) if window is None else (window - 1, 0),
+    }
+
+
 class Adapter:
     name = "flash_attn"
     capturable = False
@@ -24,16 +34,10 @@ class Adapter:
         self._attend = import_module("flash_attn").flash_attn_varlen_func
 
     def prepare(self, batch: AttentionBatch, window: int | None, dtype: torch.dtype) -> dict[str, Any]:
-        starts, lengths = batch.query_start, batch.lengths
-        ends = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
-        return {
-            "cu_seqlens_q": batch.starts,
-            "cu_seqlens_k": ends,
-            "max_seqlen_q": max((end - begin for begin, end in pairwise(starts)), default=0),
+        return queries_and_mask(batch, window) | {
+            "cu_seqlens_k": torch.nn.functional.pad(batch.lengths.cumsum(0, dtype=torch.int32), (1, 0)),
             "max_seqlen_k": max(batch.seq_lens, default=0),
             "block_table": batch.block_tables.to(torch.int32),
-            "causal": True,
-            "window_size": (-1 if window is None else window - 1, 0 if window is not None else -1),
         }
 
     def attend(self, q: torch.Tensor, cache: torch.Tensor, prepared: dict[str, Any], scale: float) -> torch.Tensor:

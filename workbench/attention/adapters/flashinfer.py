@@ -35,7 +35,7 @@ class Adapter:
     capturable = False
 
     def __init__(self, heads: Heads) -> None:
-        self._library = import_module("flashinfer")
+        self._open = import_module("flashinfer").BatchPrefillWithPagedKVCacheWrapper
         self.heads = heads
         self._wrappers: dict[int | None, Any] = {}
         """By window: a wrapper keeps the plan of one kind of layer."""
@@ -54,7 +54,7 @@ class Adapter:
         window, heads = prepared.window, self.heads
         if window not in self._wrappers:
             workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
-            self._wrappers[window] = self._library.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
+            self._wrappers[window] = self._open(workspace, "NHD")
         wrapper = self._wrappers[window]
         if scale not in prepared.planned:
             shape = (heads.num_heads, heads.num_kv_heads, heads.head_dim, prepared.block_size)

@@ -32,7 +32,8 @@ class Adapter:
     capturable = False
 
     def __init__(self, heads: Heads) -> None:
-        self._library = import_module("flash_mla")
+        library = import_module("flash_mla")
+        self._attend, self._schedule = library.flash_mla_with_kvcache, library.get_mla_metadata
 
     def prepare(self, batch: AttentionBatch, window: int | None, dtype: torch.dtype) -> list[_Group]:
         device, starts = batch.block_tables.device, batch.query_start
@@ -44,7 +45,7 @@ class Adapter:
             if count:
                 rows = torch.tensor([row for b in requests for row in range(starts[b], starts[b + 1])], device=device)
                 own = torch.tensor(requests, device=device)
-                schedule, _ = self._library.get_mla_metadata()
+                schedule, _ = self._schedule()
                 tables = batch.block_tables[own].to(torch.int32)
                 groups.append(_Group(rows, len(requests), tables, batch.lengths[own], schedule))
         return groups
@@ -63,8 +64,6 @@ class Adapter:
         for rows, batch, tables, lengths, schedule in prepared:
             queries = absorbed[rows].unflatten(0, (batch, -1))
             told = {"softmax_scale": scale, "causal": True}
-            attended, _ = self._library.flash_mla_with_kvcache(
-                queries, cache[:, :, None], tables, lengths, rank, schedule, **told
-            )
+            attended, _ = self._attend(queries, cache[:, :, None], tables, lengths, rank, schedule, **told)
             out[rows] = attended.flatten(0, 1)
         return lift(out, value_up)
