@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers.models.deepseek_v3 import DeepseekV3Config
 
 from tests.model.tiny import make_tiny
 from workbench.attention.table import CANDIDATES
@@ -51,6 +52,21 @@ def test_the_table_says_why_and_what_others_take(capsys: pytest.CaptureFixture[s
     for words in ("block_size=32, and it takes pages of a multiple of 256", "never yet run on hardware", "on Ada (",
                   "SGLang 0.5.23", "vLLM 0.33", "flashinfer → triton", "server_args.py"):  # fmt: skip
         assert words in told
+
+
+def test_latent_attention(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    DeepseekV3Config().save_pretrained(tmp_path)
+    model = ("--model", str(tmp_path / "config.json"), "--capability", "9.0", "--installed", "flashmla,flashinfer")
+    for size, verdict in ((64, "passed over"), (16, "refused")):
+        found = asked(capsys, *model, "--block-size", str(size))
+        assert found["auto"] == "torch_native" and found["needs"]["latent"] == [512, 64]
+        verdicts = reasons(found)
+        assert verdicts["flashmla"][0] == verdict and "latent attention (MLA)" in verdicts["flashinfer"][1]
+        assert [peer["order"][0] for peer in found["peers"]] == ["fa3", "FLASH_ATTN_MLA"]
+    assert main(["info", "attention", *model]) == 0
+    assert "128 heads over latents of 576" in capsys.readouterr().out
+    assert main(["info", "attention", *model, "--head-dim", "64"]) == 2
+    assert "--head-dim 64: the model has latent attention" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("capability", "first"), [("12.0", "FLASH_ATTN"), ("7.5", "FLASHINFER")])

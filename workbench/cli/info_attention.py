@@ -99,9 +99,9 @@ def _needs(args: argparse.Namespace) -> tuple[Needs, Any]:
     """What is asked of attention; and the same as `Heads` where it is asked of this machine, else None."""
     import torch
 
-    from workbench.attention.interface import Heads
     from workbench.attention.registry import needs_of
     from workbench.llm import resolve_device
+    from workbench.model.decoder import heads_of
     from workbench.simulate.models import model_shape
 
     model = model_shape(args.model or default_model())
@@ -118,8 +118,11 @@ def _needs(args: argparse.Namespace) -> tuple[Needs, Any]:
     for flag, value in (("--head-dim", args.head_dim), ("--block-size", args.block_size)):
         if value is not None and value < 1:
             raise UsageError(f"{flag} {value} is too small: the least is 1")
-    head_dim = args.head_dim or model.head_dim
-    heads = Heads(model.num_heads, model.num_kv_heads, head_dim, dtype, device, dtype, model.latent)
+    heads = heads_of(model, dtype, device, dtype)
+    if args.head_dim is not None:
+        if model.latent is not None:
+            raise UsageError(f"--head-dim {args.head_dim}: the model has latent attention, whose widths are its own")
+        heads = heads._replace(head_dim=args.head_dim)
     needs = needs_of(heads, args.block_size or 16, args.batch_invariant)
     if elsewhere:
         return dataclasses.replace(needs, capability=capability), None
