@@ -171,7 +171,7 @@ ORDERS = {
     "Hopper": Order(
         ("fa3", "flashinfer", "triton", "sdpa", "torch_native"),
         ("flashmla", "torch_native"),
-        "FlashAttention-3 alone overlaps products and softmax by Hopper's own instructions",
+        "FlashAttention-3 was written for Hopper's own instructions and overlaps products with softmax",
     ),
     "Blackwell": Order(
         ("flashinfer", "triton", "sdpa", "torch_native"),
@@ -181,7 +181,7 @@ ORDERS = {
     "consumer Blackwell": Order(
         ("flashinfer", "triton", "sdpa", "torch_native"),
         ("torch_native",),
-        "it has neither Hopper's matrix instructions nor those of Blackwell in data centres",
+        "FlashInfer takes pages of any size; kernels for Hopper or for Blackwell in data centres do not run on it",
     ),
     "Ada": Order(
         ("flashinfer", "flash_attn", "triton", "sdpa", "torch_native"),
