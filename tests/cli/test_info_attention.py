@@ -80,7 +80,7 @@ def test_others_are_told_for_every_card(capsys: pytest.CaptureFixture[str], capa
     [
         (("--capability", "sm90"), "--capability 'sm90' is no compute capability: give it as 8.0"),
         (("--capability", "9.0", "--device", "cpu"), "leave one of them out"),
-        (("--installed", "fa4"), "--installed 'fa4' is no backend; there are cpu, triton"),
+        (("--installed", "cpu"), "--installed 'cpu' is no backend that calls a library; there are triton, flash"),
         (("--device", "cuda"), "torch finds no GPU here; say which one is meant with --capability"),
         (("--head-dim", "0"), "--head-dim 0 is too small: the least is 1"),
         (("--model", "llama-9"), "llama-9"),

@@ -60,9 +60,13 @@ class Candidate:
 CANDIDATES = {
     one.name: one
     for one in (
-        Candidate(
-            "cpu", "our C++ kernel: keys and values are read where they lie", ON_CPUS, devices=("cpu",)
-        ),  # its other limits: `workbench.attention.cpu.why_not`
+        Candidate(  # its other limits: `workbench.attention.cpu.why_not`
+            "cpu",
+            "our C++ kernel: keys and values are read where they lie",
+            ON_CPUS,
+            devices=("cpu",),
+            batch_invariant=True,
+        ),
         Candidate(
             "triton",
             "our Triton kernel",

@@ -44,7 +44,7 @@ def attention(args: argparse.Namespace) -> None:
     from workbench.attention.table import CANDIDATES, ORDERS
     from workbench.model.sampling import chosen_sampler
 
-    installed = _installed(args.installed, tuple(CANDIDATES))
+    installed = _installed(args.installed, [one.name for one in CANDIDATES.values() if one.module])
     needs, heads = _needs(args)
     verdicts = judge(needs, lambda name: "" if heads is None else why_not(name, heads), installed)
     chosen = next(one for one in verdicts if one.verdict == "chosen")
@@ -138,9 +138,9 @@ def _capability(text: str | None) -> tuple[int, int] | None:
     return int(found[1]), int(found[2])
 
 
-def _installed(text: str | None, known: tuple[str, ...]) -> list[str]:
+def _installed(text: str | None, known: list[str]) -> list[str]:
     names = [name.strip() for name in text.split(",")] if text else []
     for name in names:
         if name not in known:
-            raise UsageError(f"--installed {name!r} is no backend; there are {', '.join(known)}")
+            raise UsageError(f"--installed {name!r} is no backend that calls a library; there are {', '.join(known)}")
     return names
