@@ -13,8 +13,8 @@ from kernels.reference.softmax import softmax
 __all__ = [
     "absorb",
     "embedding",
-    "expanded_latent_attention",
     "flash_attention",
+    "expanded_latent_attention",
     "lift",
     "linear",
     "matmul",
