@@ -29,7 +29,8 @@ from workbench.model.captured import captured_steps, tape_recorder
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_names
 from workbench.model.cost import StepCost
-from workbench.model.decoder import activation_dtype, heads_of
+from workbench.model.cuda_graphs import cannot_capture, capture_sizes, graph_bytes
+from workbench.model.decoder import Decoder, activation_dtype, heads_of
 from workbench.model.kv_cache import KVCache
 from workbench.model.runner import ModelRunner
 from workbench.model.sampling import chosen_sampler
@@ -52,7 +53,8 @@ LOADED_BY = ("model", "tokenizer", "load_format", "device", "dtype", "quantizati
 """The options that say which weights are loaded, and how (dummy weights come from the seed too)."""
 CACHE_OPTIONS = (
     "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization", "kv_cache_dtype", "attention_backend",
-    "sampling_backend", "enforce_eager", "enable_kernel_fusion", "batch_invariant", "num_threads",
+    "sampling_backend", "enforce_eager", "enable_kernel_fusion", "cudagraph_capture_sizes", "batch_invariant",
+    "num_threads",
 )  # fmt: skip
 """The options that take effect when the model's cache and runner are made, and not in an engine."""
 
@@ -121,9 +123,8 @@ class LLM:
         if device.type == "cpu":
             keep_freed_memory()  # now, for what loading needed for a moment shall go back
         kv_bytes = self.model_config.kv_bytes_per_token(str(cached).removeprefix("torch."))
-        num_kv_blocks = resolve_num_kv_blocks(
-            config, max_model_len, kv_bytes, _pool_bytes(config, device), _memory_bytes(device)
-        )
+        pool_bytes = _pool_bytes(config, device) - _graph_bytes(config, decoder)
+        num_kv_blocks = resolve_num_kv_blocks(config, max_model_len, kv_bytes, pool_bytes, _memory_bytes(device))
         self._kv_bytes = kv_bytes
         resolved = {"max_model_len": max_model_len, "num_kv_blocks": num_kv_blocks}
         self.config = config.replace(**resolved, kv_cache_memory_bytes=None)
@@ -134,7 +135,8 @@ class LLM:
         )
         captured, recorder = None, None
         if config.enable_kernel_fusion and not config.enforce_eager:
-            captured = captured_steps(decoder, cache, config.max_num_seqs, max_model_len)
+            sizes = config.cudagraph_capture_sizes
+            captured = captured_steps(decoder, cache, config.max_num_seqs, max_model_len, sizes)
             recorder = tape_recorder(decoder, config.max_num_batched_tokens)
         self.runner = ModelRunner(decoder, cache, cost, clock.now, captured, recorder, self.sampling.name)
         self.engine = self._open_engine(self.config, clock)
@@ -400,6 +402,14 @@ def _dtype(name: str, checkpoint: str, device: torch.device) -> torch.dtype:
 
 def _memory_bytes(device: torch.device) -> int:
     return free_memory() if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])
+
+
+def _graph_bytes(config: EngineConfig, decoder: Decoder) -> int:
+    """What is left free for CUDA graphs, which are captured when the pool is there."""
+    if config.enforce_eager or cannot_capture(decoder):
+        return 0
+    sizes = capture_sizes(config.max_num_seqs, config.cudagraph_capture_sizes)
+    return graph_bytes(decoder.config, sizes, decoder.dtype)
 
 
 def _pool_bytes(config: EngineConfig, device: torch.device) -> int:

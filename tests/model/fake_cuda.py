@@ -29,8 +29,7 @@ from workbench.attention import sdpa
 from workbench.attention.latent_shape import LatentAttention
 from workbench.attention.registry import BACKENDS
 from workbench.attention.table import CANDIDATES
-from workbench.model import captured as captured_step
-from workbench.model import kv_cache, logprobs, penalties, rope, sampling
+from workbench.model import kv_cache, logprobs, penalties, rope, sampling, step_inputs
 from workbench.model.architecture import RopeScaling
 from workbench.model.batch import Batch
 from workbench.model.captured import CapturedSteps
@@ -171,7 +170,7 @@ BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "masks of latent attention": lambda: forgets_device(reference_attention),
     "penalties": lambda: forgets_device(penalties),
     "random numbers": lambda: forgets_device(reference_sampling),
-    "captured step": lambda: forgets_device(captured_step),
+    "captured step": lambda: forgets_device(step_inputs),
     "logprobs": lambda: forgets_device(logprobs),
 }
 """Each leaves what it names on the CPU."""

@@ -46,15 +46,23 @@ def _sampling(llm: LLM) -> list[str]:
 def _decode_steps(llm: LLM) -> list[str]:
     attention = llm.runner.decoder.attention
     if llm.runner.captured is not None:
-        return ["a decode step", "captured", "recorded once for each size of a batch, then replayed in one call"]
+        steps, one = llm.runner.captured, "recorded once for each size of a batch, then replayed in one call"
+        if llm.runner.decoder.device.type == "cuda":
+            sizes = f"{len(steps.buckets)} sizes of batches up to {steps.buckets[-1]}"
+            one = f"a CUDA graph for each of {sizes}, replayed as one launch"
+        return ["a decode step", "captured", one]
     if llm.config.enforce_eager:
         why = "enforce_eager=True"
     elif not llm.config.enable_kernel_fusion:
         why = "enable_kernel_fusion=False: torch's operations cannot be recorded"
     elif not attention.capturable:
         why = f"attention by {attention.name} cannot be recorded"
+    elif llm.runner.decoder.device.type == "cpu":
+        why = "only the C++ kernels can be recorded on a CPU"
     else:
-        why = "only the C++ kernels can be recorded so far"
+        from workbench.model.cuda_graphs import cannot_capture
+
+        why = cannot_capture(llm.runner.decoder)
     return ["a decode step", "one call an operation", why]
 
 
