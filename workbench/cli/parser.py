@@ -8,7 +8,7 @@ import re
 from typing import Any, NoReturn
 
 from workbench import __version__
-from workbench.cli import bench, bench_peers, bench_steps, info, info_attention, models, simulate, text
+from workbench.cli import bench, bench_gpu, bench_peers, bench_steps, info, info_attention, models, simulate, text
 from workbench.cli.options import add_engine_flags, add_sampling_flags
 
 WRONG_USAGE = 2
@@ -77,6 +77,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_engine_flags(one)
     one = _command(kinds, "peers", bench_peers.peers, "this engine beside other servers, each in its own environment")
     bench_peers.add_flags(one)
+    one = _command(kinds, "gpu", bench_gpu.gpu, "all that needs a GPU: kernels, CUDA graphs, tokens per second")
+    bench_gpu.add_flags(one)
 
     one = _command(commands, "simulate", simulate.simulate, "serve on a chip that is not here, on a virtual clock")
     simulate.add_flags(one)

@@ -135,7 +135,7 @@ class Decoder:
         return self._joined(stream, joins, self.norm)
 
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Scores of the next token, ``[rows, vocab_size]`` float32, of rows of `forward`'s result, in ``out`` if given."""
+        """Scores of the next token, ``[rows, vocab_size]`` float32, of rows of `forward`; in ``out`` if given."""
         scores = self.lm_head(hidden)
         return scores.float() if out is None else out.copy_(scores)
 

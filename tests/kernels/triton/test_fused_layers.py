@@ -23,6 +23,7 @@ def makers(dtype: torch.dtype, device: str) -> list[str]:
     return ["triton", *(["cpu"] if cpu else [])]
 
 
+@pytest.mark.gpu_quick
 @pytest.mark.parametrize(
     ("shape", "dtype", "with_residual"),
     [
@@ -71,6 +72,7 @@ def test_rms_norm_writes_the_stream_where_it_lies(device: str) -> None:
     assert torch.equal(stream, expected) and storage.isnan().sum() == 5 * 10
 
 
+@pytest.mark.gpu_quick
 @pytest.mark.parametrize(("rows", "width", "dtype"), [(1, 1, F32), (3, 20, BF16), (2, 1536, F16), (3, 1030, F32)])
 def test_silu_mul(rows: int, width: int, dtype: torch.dtype, device: str) -> None:
     gate_up = (4 * amid_nan(rows, 2 * width, dtype=dtype)).to(device)
@@ -89,6 +91,7 @@ def test_silu_mul_far_from_zero(device: str) -> None:
     torch.testing.assert_close(found, reference.silu_mul(gate_up), atol=1e-30, rtol=1e-5, equal_nan=True)
 
 
+@pytest.mark.gpu_quick
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "normed", "dtype", "cached", "block_size"),
     [
@@ -135,6 +138,7 @@ def test_rope_and_write(
             assert torch.equal(found_cache.flatten(0, 1)[places[3]], kv), "what is cached is what attention sees"
 
 
+@pytest.mark.gpu_quick
 def test_a_slot_below_zero_is_not_written_but_its_token_is_turned(device: str) -> None:
     heads, kv_heads, head_dim = 2, 1, 8
     found = []
