@@ -1,5 +1,5 @@
-"""One section in this process: ``python -m workbench.measure.gpu.child SECTION ROWS.jsonl`` and a `Scale` as JSON on
-standard input."""
+"""One section in this process: ``python -m workbench.measure.gpu.child NAME FUNCTION ROWS.jsonl``, and a `Scale` as
+JSON on standard input."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from pathlib import Path
 
 from workbench.measure.gpu.report import Report, read
 from workbench.measure.gpu.scale import Scale
-from workbench.measure.gpu.sections import section
 
 
-def main(name: str, rows: str) -> None:
+def main(name: str, function: str, rows: str) -> None:
     file = Path(rows)
     given = json.load(sys.stdin)
     scale = Scale(**{**given, "notebooks": tuple(given["notebooks"])})
-    module, _, function = section(name).function.partition(":")
-    run = getattr(importlib.import_module(f"workbench.measure.gpu.{module}"), function)
+    module, _, attribute = function.partition(":")
+    run = getattr(importlib.import_module(module), attribute)
     run(scale, Report(file, frozenset(read(file)[1])), name)
 
 

@@ -28,6 +28,8 @@ CACHE = ROOT / "build" / "gpu-cache"
 """What Triton and torch compiled: a second run on the same machine finds it."""
 POLL_SECONDS = 2.0
 STARTS = 4
+PATIENCE = 8
+"""How many times the limits a rehearsal may take: it runs on a CPU, with kernels interpreted."""
 TAIL = 2000
 """Characters of a section's output that are kept when something went wrong."""
 
@@ -49,8 +51,9 @@ def drive(
     ``total``: seconds for all.
     """
     begin, done = time.monotonic(), list[Told]()
+    total *= PATIENCE if scale.tiny else 1
     for one in sections:
-        limit = one.quick if scale.quick else one.seconds
+        limit = (one.quick if scale.quick else one.seconds) * (PATIENCE if scale.tiny else 1)
         if only and one.name not in only:
             continue
         left = total - (time.monotonic() - begin)
@@ -79,7 +82,7 @@ def _section(one: Section, scale: Scale, limit: float, grown: Callable[[list[Tol
             left = begin + limit - time.monotonic()
             if left < 1:
                 break
-            status = _process(one.name, scale, rows, output, left, grown)
+            status = _process(one, scale, rows, output, left, grown)
             if status == "failed" and len(read(rows)[1]) == before:
                 break  # it died before it began anything: it would again
         found, begun = read(rows)
@@ -92,6 +95,8 @@ def _section(one: Section, scale: Scale, limit: float, grown: Callable[[list[Tol
         error = f"not done after {limit:.0f} s" + (f", amid {begun[-1]}" if begun else "")
     elif status == "failed":
         error = last
+    elif left_out := [row["left_out"] for row in found if "left_out" in row]:
+        status, error = "left out", left_out[0]
     elif starts > 1 or errors:
         status = "failed"
         error = f"{starts - 1} crashes, {len(errors)} errors; the first: {errors[0] if errors else last}"
@@ -101,9 +106,9 @@ def _section(one: Section, scale: Scale, limit: float, grown: Callable[[list[Tol
 
 
 def _process(
-    name: str, scale: Scale, rows: Path, output: Path, limit: float, grown: Callable[[list[Told]], Any]
+    one: Section, scale: Scale, rows: Path, output: Path, limit: float, grown: Callable[[list[Told]], Any]
 ) -> str:
-    command = [sys.executable, "-m", "workbench.measure.gpu.child", name, str(rows)]
+    command = [sys.executable, "-m", "workbench.measure.gpu.child", one.name, one.function, str(rows)]
     until = time.monotonic() + limit
     with output.open("ab") as out:
         # A session of its own, so that what it has started ends with it.

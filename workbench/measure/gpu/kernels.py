@@ -12,8 +12,13 @@ from workbench.measure.gpu.scale import Scale
 
 def kernels(scale: Scale, report: Report, name: str) -> None:
     """A row for each contender: ``{case, contender, flops, bytes, seconds, low, high, graph}``, or ``error``."""
+    try:
+        found = cases(name, scale)
+    except RuntimeError as error:
+        report.row(left_out=str(error))
+        return
     with torch.inference_mode():
-        for case in cases(name, scale):
+        for case in found:
             if not report.begin(case.name):
                 continue
             for contender, call in case.make().items():

@@ -30,6 +30,8 @@ def notebooks(scale: Scale, report: Report, name: str) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         model = with_weights(Path(scratch), scale)
         environment = os.environ | {"WORKBENCH_MODEL": str(model), "WORKBENCH_PROGRESS": f"{scratch}/progress.json"}
+        if scale.device == "cuda":
+            environment.pop("TRITON_INTERPRET", None)
         begin, running = time.perf_counter(), {}
         for notebook in scale.notebooks:
             answer = Path(scratch, f"{Path(notebook).stem}.json")
