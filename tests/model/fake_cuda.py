@@ -24,7 +24,8 @@ from kernels.reference import attention as reference_attention
 from kernels.reference import sampling as reference_sampling
 from kernels.triton import launch
 from tests.model.bare_runner import open_runner, request
-from tests.model.fake_recorder import FakeRecorder, FixedShapes
+from tests.model.fake_graphs import FakeCuda
+from tests.model.fake_recorder import FixedShapes
 from workbench.attention import sdpa
 from workbench.attention.latent_shape import LatentAttention
 from workbench.attention.registry import BACKENDS
@@ -35,6 +36,7 @@ from workbench.model.batch import Batch
 from workbench.model.captured import CapturedSteps
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_config
+from workbench.model.cuda_graphs import GraphRecorder
 from workbench.model.runner import ModelRunner
 from workbench.plan import Scheduled, StepPlan
 
@@ -130,9 +132,13 @@ def captured(runner: ModelRunner, plan: StepPlan) -> None:
     """The plan as a captured step, if it is one: recorded, replayed, and filled up to a larger bucket."""
     other = ModelRunner(copy.copy(runner.decoder), runner.cache, runner.cost)
     other.decoder.attention = FixedShapes()
-    steps = CapturedSteps(other.decoder, other.cache, FakeRecorder(), [2, 32], 256)
+    # What a CUDA graph may not hold is refused, copies from the host above all.
+    recorder = GraphRecorder(CUDA, FakeCuda())
+    steps = CapturedSteps(other.decoder, other.cache, recorder, [2, 32], 256, one_result=True)
     if not steps.serves(plan):
         return
+    steps.record_all()
+    assert list(steps.recorded) == [32, 2]
     for _ in range(2):
         logits = steps.run(plan)
         assert logits.device == CUDA, f"captured logits came out on device {logits.device}"

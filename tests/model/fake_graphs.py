@@ -34,6 +34,11 @@ class _Noting(TorchDispatchMode):
         if name in FORBIDDEN:
             raise NotPermitted(f"{name}: operation not permitted when stream is capturing")
         result = func(*args, **(kwargs or {}))
+        devices = {
+            tensor.device.type for tensor in tensors((args, kwargs, result)) if tensor.ndim or name == "_to_copy"
+        }
+        if len(devices) > 1:
+            raise NotPermitted(f"{name} between devices {sorted(devices)}: not permitted when stream is capturing")
         self.notes.append((func, args, kwargs or {}, result))
         return result
 
