@@ -6,11 +6,17 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.errors import UsageError, WorkbenchError
+from workbench.files import write_atomically
+from workbench.measure.gpu.report import why
+
+if TYPE_CHECKING:
+    from workbench.measure.gpu.scale import Scale
 
 SCHEMA_VERSION = 1
+GPU = "gpu.json"
 MOST_NOTEBOOKS = 5
 """So that no more than eight files are written."""
 
@@ -28,6 +34,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def gpu(args: argparse.Namespace) -> int:
+    from workbench.cli.bench_gpu_tables import show
     from workbench.measure.gpu.drive import drive
     from workbench.measure.gpu.scale import Scale
     from workbench.measure.gpu.sections import SECTIONS
@@ -37,31 +44,75 @@ def gpu(args: argparse.Namespace) -> int:
     known = [one.name for one in SECTIONS]
     if unknown := [name for name in args.only if name not in known]:
         raise UsageError(f"--only {unknown[0]}: the sections are {', '.join(known)}")
-    out = _folder(args.out)
-    scale = Scale(args.device, args.tiny, args.quick, _notebooks())
-    result: dict[str, Any] = {}
-
-    def told(sections: list[dict[str, Any]]) -> None:
-        result.clear()
-        result.update(_result(sections, scale.to_dict(), args.commit))
-        _write(out / "gpu.json", result)
-
-    sections = drive(scale, told, lambda line: print(line, file=sys.stderr, flush=True), args.only)
-    _record(out, result)
+    kept = _Kept(Path(args.out), Scale(args.device, args.tiny, args.quick, _notebooks()), args.commit)
+    sections = drive(kept.scale, kept.told, _say, args.only)
     if args.json:
-        print(json.dumps(result, indent=1))
+        print(json.dumps(kept.result, indent=1))
     else:
-        _show(result)
-    return int(any(one["status"] not in ("ok", "left out") for one in sections))
+        try:
+            show(kept.result)
+        except Exception as error:  # all is in gpu.json; a table more or less is no reason to lose the exit code
+            _say(f"the tables cannot be shown: {why(error)}")
+        print(f"\n{kept.trouble or f'All of it: {kept.out}/gpu.json; recorded_*.json go into notebooks/recorded/.'}")
+    return int(bool(kept.trouble) or any(one["status"] not in ("ok", "left out") for one in sections))
 
 
-def _folder(name: str) -> Path:
-    out = Path(name)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WorkbenchError(f"--out {name!r} cannot be made: {error.strerror}; name another folder") from None
-    return out
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class _Kept:
+    """What is known so far, on disk at every moment. Raises WorkbenchError where ``out`` cannot be written to."""
+
+    def __init__(self, out: Path, scale: Scale, commit: str | None) -> None:
+        self.out, self.scale, self.commit = out, scale, commit
+        self.trouble = ""
+        """What could not be written last."""
+        self.result = _result([], scale, commit)
+        try:
+            write_atomically(out / GPU, json.dumps(self.result))
+        except OSError as error:
+            raise WorkbenchError(
+                f"--out {str(out)!r} cannot be written to: {error.strerror}; name another folder"
+            ) from None
+
+    def told(self, sections: list[dict[str, Any]]) -> None:
+        """Never raises: what was measured so far matters more than why it could not be written down this time."""
+        try:
+            self.result = _result(sections, self.scale, self.commit)
+            trouble = ""
+        except Exception as error:
+            self.result = {**self.result, "sections": sections}
+            trouble = f"no rates and goals: {why(error)}"
+        for write in (self._whole, self._recorded):
+            try:
+                write()
+            except Exception as error:
+                trouble = trouble or f"{self.out} cannot be written to: {why(error)}"
+        if trouble and trouble != self.trouble:
+            _say(trouble)
+        self.trouble = trouble
+
+    def _whole(self) -> None:
+        write_atomically(self.out / GPU, json.dumps(self.result, indent=1, default=str) + "\n")
+
+    def _recorded(self) -> None:
+        """Recorded runs as `workbench.lab.recorded` reads them, to be put into ``notebooks/recorded/``."""
+        from workbench.lab.recorded import write_run
+
+        if not self.result["provenance"]:
+            return
+        kind = "a rehearsal, worth nothing" if self.scale.tiny else "random weights"
+        runs = {"gpu": (self.result["values"], f"workbench bench gpu, {kind}")}
+        # A notebook that failed has measured what it has measured.
+        for row in [row for one in self.result["sections"] for row in one["rows"] if row.get("values")]:
+            workload = f"{Path(row['notebook']).stem}, tier {row['tier']}, {kind}"
+            runs[row["notebook"][:2]] = (row["values"], workload)
+        where = {key: self.result[key] for key in ("device", "driver", "provenance")}
+        for notebook, (values, workload) in runs.items():
+            if values:
+                file = self.out / f"recorded_{notebook}.json"
+                write_run(file, notebook=notebook, workload=workload, values=values, **where)
 
 
 def _notebooks() -> tuple[str, ...]:
@@ -72,62 +123,20 @@ def _notebooks() -> tuple[str, ...]:
     return tuple(str(path) for path in found if path.exists())[:MOST_NOTEBOOKS]
 
 
-def _result(sections: list[dict[str, Any]], scale: dict[str, Any], commit: str | None) -> dict[str, Any]:
+def _result(sections: list[dict[str, Any]], scale: Scale, commit: str | None) -> dict[str, Any]:
     from workbench.measure.gpu import summary
+    from workbench.measure.gpu.goals import goals
 
-    source = next(iter(summary.rows_of(sections, "provenance")), {"provenance": {}, "device": None, "driver": None})
-    provenance = source["provenance"] | ({"commit": commit} if commit else {})
+    nowhere = {"provenance": {}, "device": None, "driver": None}
+    source = next(iter(summary.rows_of(sections, "provenance")), nowhere)
     return {
         "benchmark": "gpu",
         "schema_version": SCHEMA_VERSION,
         "device": source["device"],
         "driver": source["driver"],
-        "provenance": provenance,
-        "workload": scale,
-        "goals": summary.goals(sections),
+        "provenance": source["provenance"] and source["provenance"] | ({"commit": commit} if commit else {}),
+        "workload": scale.to_dict(),
+        "goals": [] if scale.tiny else goals(sections, source["device"]),
         "values": {name: value._asdict() for name, value in summary.values(sections).items()},
         "sections": summary.with_rates(sections),
     }
-
-
-def _write(file: Path, result: dict[str, Any]) -> None:
-    from workbench.files import write_atomically
-
-    write_atomically(file, json.dumps(result, indent=1) + "\n")
-
-
-def _record(out: Path, result: dict[str, Any]) -> None:
-    """Recorded runs as `workbench.lab.recorded` reads them, to be put into ``notebooks/recorded/``."""
-    from workbench.lab.recorded import write_run
-    from workbench.measure.gpu.summary import rows_of
-
-    kind = "a rehearsal, worth nothing" if result["workload"]["tiny"] else "random weights"
-    runs = {"gpu": (result["values"], f"workbench bench gpu, {kind}")}
-    # A notebook that failed has measured what it has measured.
-    for row in [row for one in result["sections"] for row in one["rows"] if row.get("values") and "notebook" in row]:
-        runs[Path(row["notebook"]).name[:2]] = (
-            row["values"],
-            f"{Path(row['notebook']).stem}, tier {row['tier']}, {kind}",
-        )
-    if not rows_of(result["sections"], "provenance"):
-        return
-    where = {key: result[key] for key in ("device", "driver", "provenance")}
-    for notebook, (values, workload) in runs.items():
-        if values:
-            write_run(out / f"recorded_{notebook}.json", notebook=notebook, workload=workload, values=values, **where)
-
-
-def _show(result: dict[str, Any]) -> None:
-    from workbench.lab.table import Table
-
-    rows: list[list[Any]] = [
-        [one["name"], one["status"], f"{one.get('seconds', 0):.0f}", len(one["rows"]), one.get("error") or ""]
-        for one in result["sections"]
-    ]
-    print(repr(Table(["section", "status", "s", "rows", "what went wrong"], rows)))
-    goals = [
-        [goal["name"], goal["wanted"], "–" if goal["found"] is None else f"{goal['found']:.1f}",
-         "yes" if goal["reached"] else "no"]
-        for goal in result["goals"]
-    ]  # fmt: skip
-    print(repr(Table(["goal", "wanted", "found", "reached"], goals)))

@@ -17,6 +17,7 @@ from workbench.llm import LLM
 from workbench.measure.gpu.models import TINY, folder
 from workbench.measure.gpu.report import Report, why
 from workbench.measure.gpu.scale import Scale
+from workbench.model.cuda_graphs import cannot_capture
 from workbench.sampling_params import SamplingParams
 
 CONCURRENCIES = (1, 8, 32, 128)
@@ -35,6 +36,9 @@ def engine(scale: Scale, report: Report, name: str) -> None:
                 begin = time.perf_counter()
                 llm = opened(scale, source, graphs, loaded)
                 loaded = loaded or llm
+                if graphs and llm.runner.captured is None:
+                    report.row(model=model, graphs=graphs, error=f"no step is captured: {_why_not(llm)}")
+                    continue
                 graph_bytes = getattr(getattr(llm.runner.captured, "recorder", None), "bytes", None)
                 report.row(model=model, graphs=graphs, opened_seconds=time.perf_counter() - begin,
                            attention=llm.runner.decoder.attention.name, captured=llm.runner.captured is not None,
@@ -46,6 +50,10 @@ def engine(scale: Scale, report: Report, name: str) -> None:
             except Exception as error:
                 report.row(model=model, graphs=graphs, error=why(error))
                 loaded = None
+
+
+def _why_not(llm: LLM) -> str:
+    return cannot_capture(llm.runner.decoder) if llm.runner.decoder.device.type == "cuda" else "no C++ compiler"
 
 
 def opened(scale: Scale, source: Path, graphs: bool, weights_of: LLM | None = None) -> LLM:

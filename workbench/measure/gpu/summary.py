@@ -1,4 +1,4 @@
-"""What is kept of a run: rates beside this card's ceilings, values by name, goals. No torch."""
+"""What is kept of a run: rates beside this card's ceilings, values by name. No torch."""
 
 from __future__ import annotations
 
@@ -6,14 +6,6 @@ from typing import Any, NamedTuple
 
 OURS = "workbench"
 Told = dict[str, Any]
-
-
-class Goal(NamedTuple):
-    name: str
-    """Of a value."""
-    least: float
-    unit: str
-    why: str
 
 
 class Value(NamedTuple):
@@ -71,37 +63,3 @@ def values(sections: list[Told]) -> dict[str, Value]:
         found[f"{name}: step"] = Value(1e3 * row["step_seconds"], "ms", None)
         found[f"{name}: outside the model"] = Value(100 * (1 - row["forward_share"]), "% of the step", None)
     return found
-
-
-ATTENTION_GOAL = "FlashAttention-2 on an H100 reaches 370 full and 335 causal"
-GOALS = (
-    *(Goal(f"prefill d128 {n}: {OURS}", 450, "TFLOP/s", ATTENTION_GOAL) for n in (8192, 16384)),
-    *(Goal(f"prefill d128 {n} causal: {OURS}", 380, "TFLOP/s", ATTENTION_GOAL) for n in (8192, 16384)),
-)
-COPY_GOAL = 80.0
-"""Per cent of the copy bandwidth that decode and fused operations shall reach."""
-OVERHEAD_GOAL = 10.0
-"""Per cent of a step that the engine may take beside the model, with graphs at a batch of 32."""
-
-
-def goals(sections: list[Told]) -> list[Told]:
-    """``{name, wanted, found, reached}``; found None where it was not measured."""
-    named, told = values(sections), []
-    for goal in GOALS:
-        found = named[goal.name].value if goal.name in named else None
-        told.append(_goal(goal.name, f"≥ {goal.least:g} {goal.unit}", found, found is not None and found >= goal.least))
-    for row in rows_of(with_rates(sections), "percent_of_copy"):
-        bound = row["contender"] == OURS and row["flops"] <= 100 * row["bytes"] and not row["case"].startswith("sample")
-        if bound:
-            share = row["percent_of_copy"]
-            told.append(_goal(row["case"], f"≥ {COPY_GOAL:g} % of copy", share, share >= COPY_GOAL))
-    for row in rows_of(sections, "concurrency"):
-        if row["graphs"] and row["concurrency"] == 32:
-            spent = 100 * (1 - row["forward_share"])
-            told.append(_goal(f"{row['model']} × 32", f"engine < {OVERHEAD_GOAL:g} % of the step", spent,
-                              spent < OVERHEAD_GOAL))  # fmt: skip
-    return told
-
-
-def _goal(name: str, wanted: str, found: float | None, reached: bool) -> Told:
-    return {"name": name, "wanted": wanted, "found": found, "reached": reached}
