@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -27,6 +28,13 @@ def crashes_at_b(scale: Scale, report: Report, name: str) -> None:
             if item == "b":
                 os.abort()
             report.row(item=item)
+
+
+def killed(scale: Scale, report: Report, name: str) -> None:
+    """As by the kernel, when memory runs out."""
+    if report.begin("x"):
+        report.row(value=1)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def one_error(scale: Scale, report: Report, name: str) -> None:

@@ -28,7 +28,7 @@ CACHE = ROOT / "build" / "gpu-cache"
 """What Triton and torch compiled: a second run on the same machine finds it."""
 POLL_SECONDS = 2.0
 STARTS = 4
-PATIENCE = 8
+PATIENCE = 20
 """How many times the limits a rehearsal may take: it runs on a CPU, with kernels interpreted."""
 TAIL = 2000
 """Characters of a section's output that are kept when something went wrong."""
@@ -47,8 +47,8 @@ def drive(
     """What became of each section: ``{name, status, seconds, limit, rows, error, output}``.
 
     ``status``: ``ok``, ``failed`` (some or all of it; ``error`` says why), ``timeout`` or ``left out``. ``told`` is
-    called with the list as it stands whenever it has grown, and may not raise. ``only``: names of sections; the others are left out.
-    ``total``: seconds for all.
+    called with the list as it stands whenever it has grown, and may not raise. ``only``: names of sections; the others
+    are left out. ``total``: seconds for all.
     """
     begin, done = time.monotonic(), list[Told]()
     total *= PATIENCE if scale.tiny else 1

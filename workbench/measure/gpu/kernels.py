@@ -21,8 +21,14 @@ def kernels(scale: Scale, report: Report, name: str) -> None:
         for case in found:
             if not report.begin(case.name):
                 continue
-            for contender, call in case.make().items():
-                row = {"case": case.name, "contender": contender, "flops": case.flops, "bytes": case.bytes}
+            work = {"case": case.name, "flops": case.flops, "bytes": case.bytes}
+            try:
+                contenders = case.make()
+            except Exception as error:  # it does not fit into memory, say: the next case may
+                report.row(**work, error=why(error))
+                continue
+            for contender, call in contenders.items():
+                row = work | {"contender": contender}
                 try:
                     row |= timed(call, scale.device)
                 except Exception as error:  # whatever it is: the next contender may do better
