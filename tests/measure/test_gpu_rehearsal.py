@@ -18,13 +18,14 @@ from workbench.measure.gpu.sections import SECTIONS
 
 BARE = """
 import sys
+from importlib.machinery import PathFinder
 MISSING = ("gguf", "IPython", "ipywidgets", "ipykernel", "jupyterlab", "jupyter_client", "nbformat", "nbclient",
            "nbval", "hypothesis", "yaml", "accelerate", "pytest_timeout")
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in MISSING:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Refuse())
+class Bare(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.split(".")[0] in MISSING else super().find_spec(name, path, target)
+sys.meta_path[:] = [Bare if finder is PathFinder else finder for finder in sys.meta_path]
 """
 """As a ``sitecustomize``: every Python that the run starts is without what a bare GPU machine lacks."""
 

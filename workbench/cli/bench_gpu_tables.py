@@ -45,6 +45,7 @@ def _counted(rows: list[Told]) -> str:
     outcomes = Counter(row["outcome"] for row in rows if "outcome" in row)
     if outcomes:
         return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+    rows = [row for row in rows if "left_out" not in row]
     return f"{len(rows)} row{'' if len(rows) == 1 else 's'}"
 
 
