@@ -187,7 +187,7 @@ class EngineConfig:
         None,
         "sizes of batches for which a CUDA graph is captured; a batch between two is filled up, one above the largest "
         "runs without (GPU only); default: 1, 2, 4, 8, 16, 24, … up to max_num_seqs, at most 512",
-        only_if=("enforce_eager", False),
+        only_if=(("enforce_eager", False), ("enable_kernel_fusion", True)),
     )
     batch_invariant: bool = _option(False, "the same bits whatever else is in the batch", unbuilt=(True,))
     max_num_queued_reqs: int | None = _option(
@@ -315,8 +315,10 @@ def _checked(config: EngineConfig, name: str, value: Any, meta: Any, type_: str)
             raise UsageError(f"{told} is not supported yet; leave it at {meta['default']!r}")
         raise UsageError(f"{told} is too large: the most is {high}")
     if "only_if" in meta and value != meta["default"]:
-        other, needed = meta["only_if"]
-        if getattr(config, other) != needed:
+        first = meta["only_if"]  # a pair, or several
+        for other, needed in (first,) if isinstance(first[0], str) else first:
+            if getattr(config, other) == needed:
+                continue
             raise UsageError(f"{told} has no effect without {other}={needed!r}: leave it out or set that")
     return value
 

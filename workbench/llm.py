@@ -134,7 +134,7 @@ class LLM:
             self.model_config, sum(decoder.weight_bytes), kv_bytes, decoder.weight_bytes[1], decoder.expert_bytes
         )
         captured, recorder = None, None
-        if config.enable_kernel_fusion and not config.enforce_eager:
+        if _records(config):
             sizes = config.cudagraph_capture_sizes
             captured = captured_steps(decoder, cache, config.max_num_seqs, max_model_len, sizes)
             recorder = tape_recorder(decoder, config.max_num_batched_tokens)
@@ -404,9 +404,14 @@ def _memory_bytes(device: torch.device) -> int:
     return free_memory() if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])
 
 
+def _records(config: EngineConfig) -> bool:
+    """Whether decode steps are recorded where that can be done."""
+    return config.enable_kernel_fusion and not config.enforce_eager
+
+
 def _graph_bytes(config: EngineConfig, decoder: Decoder) -> int:
     """What is left free for CUDA graphs, which are captured when the pool is there."""
-    if config.enforce_eager or cannot_capture(decoder):
+    if not _records(config) or cannot_capture(decoder):
         return 0
     sizes = capture_sizes(config.max_num_seqs, config.cudagraph_capture_sizes)
     return graph_bytes(decoder.config, sizes, decoder.dtype)

@@ -198,8 +198,10 @@ def test_wanted_sizes_are_checked() -> None:
     for wrong in ([], [0], [2, 1], [1, 1], ["1"], [1.5], 4, "1 2", [True]):
         with pytest.raises(UsageError, match=r"cudagraph_capture_sizes=.*whole numbers from 1 on, rising"):
             EngineConfig(cudagraph_capture_sizes=wrong)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="no effect without enforce_eager=False"):
-        EngineConfig(cudagraph_capture_sizes=(1,), enforce_eager=True)
+    for other in ("enforce_eager=False", "enable_kernel_fusion=True"):
+        name, value = other.split("=")
+        with pytest.raises(UsageError, match=f"no effect without {other}"):
+            EngineConfig(cudagraph_capture_sizes=(1,), **{name: value == "False"})  # type: ignore[arg-type]
 
 
 def test_sizes_where_there_are_no_graphs(runner: ModelRunner) -> None:

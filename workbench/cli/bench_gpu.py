@@ -29,7 +29,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
                        help="cpu interprets the kernels, for a rehearsal (default: cuda)")  # fmt: skip
     group.add_argument("--tiny", action="store_true", help="a rehearsal: smallest shapes, no number is worth anything")
     group.add_argument("--only", type=lambda text: tuple(text.split(",")), default=(), metavar="NAME,NAME",
-                       help="these sections only")  # fmt: skip
+                       help="these sections only, after `device`")  # fmt: skip
     group.add_argument("--commit", metavar="HASH", help="of this code, where it is no git checkout")
 
 
@@ -45,7 +45,8 @@ def gpu(args: argparse.Namespace) -> int:
     if unknown := [name for name in args.only if name not in known]:
         raise UsageError(f"--only {unknown[0]}: the sections are {', '.join(known)}")
     kept = _Kept(Path(args.out), Scale(args.device, args.tiny, args.quick, _notebooks()), args.commit)
-    sections = drive(kept.scale, kept.told, _say, args.only)
+    only = (SECTIONS[0].name, *args.only) if args.only else ()  # a number without a device is none
+    sections = drive(kept.scale, kept.told, _say, only)
     if args.json:
         print(json.dumps(kept.result, indent=1))
     else:
