@@ -317,9 +317,8 @@ def _checked(config: EngineConfig, name: str, value: Any, meta: Any, type_: str)
     if "only_if" in meta and value != meta["default"]:
         first = meta["only_if"]  # a pair, or several
         for other, needed in (first,) if isinstance(first[0], str) else first:
-            if getattr(config, other) == needed:
-                continue
-            raise UsageError(f"{told} has no effect without {other}={needed!r}: leave it out or set that")
+            if getattr(config, other) != needed:
+                raise UsageError(f"{told} has no effect without {other}={needed!r}: leave it out or set that")
     return value
 
 
