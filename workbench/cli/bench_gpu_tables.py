@@ -16,6 +16,8 @@ LONGEST = 110
 def show(result: Told) -> None:
     source, tiny = result["provenance"], result["workload"]["tiny"]
     where = [result["device"] or "unknown device", result["driver"] and f"driver {result['driver']}"]
+    if not tiny and source and not source.get("commit"):
+        where.append("no commit known: give --commit")
     where += [f"{name} {source[name]}" for name in ("torch", "triton", "python", "commit", "date") if source.get(name)]
     print(", ".join(filter(None, where)))
     tables = [
