@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from workbench.measure.gpu.drive import ROOT
-from workbench.measure.gpu.models import TINY, folder
+from workbench.measure.gpu.models import TINY, add_tokenizer, folder
 from workbench.measure.gpu.report import Report
 from workbench.measure.gpu.scale import Scale
 from workbench.model.config import ModelConfig
@@ -45,10 +45,11 @@ def notebooks(scale: Scale, report: Report, name: str) -> None:
 
 
 def with_weights(at: Path, scale: Scale) -> Path:
-    """A folder with random weights of the course's model, which lessons open as they open any."""
+    """A folder with random weights of the course's model and a tokenizer, which lessons open as they open any."""
     from safetensors.torch import save_file
 
     made = folder(at, MODEL, **(TINY if scale.tiny else {}))
+    add_tokenizer(made)
     config = ModelConfig.from_dict(json.loads((made / "config.json").read_text(encoding="utf-8")))
     save_file(dict(dummy_weights(config, 0, torch.bfloat16)), str(made / "model.safetensors"))
     return made
