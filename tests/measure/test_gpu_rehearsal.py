@@ -20,7 +20,7 @@ BARE = """
 import sys
 from importlib.machinery import PathFinder
 MISSING = ("gguf", "IPython", "ipywidgets", "ipykernel", "jupyterlab", "jupyter_client", "nbformat", "nbclient",
-           "nbval", "hypothesis", "yaml", "accelerate", "pytest_timeout")
+           "nbval", "hypothesis", "accelerate", "pytest_timeout")
 class Bare(PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
