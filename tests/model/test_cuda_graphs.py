@@ -210,14 +210,16 @@ def test_sizes_where_there_are_no_graphs(runner: ModelRunner) -> None:
 
 
 def test_what_cannot_be_captured_says_why(runner: ModelRunner) -> None:
-    def on_gpu(capturable: bool) -> Any:
+    def on_gpu(capturable: bool, mixture: bool = False) -> Any:
         attention = SimpleNamespace(name="sdpa", capturable=capturable)
-        return SimpleNamespace(device=torch.device("cuda", 0), attention=attention)
+        capturable = capturable and not mixture
+        return SimpleNamespace(device=torch.device("cuda", 0), attention=attention, capturable=capturable)
 
     assert "no CUDA graphs on cpu" in cuda_graphs.cannot_capture(runner.decoder)
     assert "sdpa looks at lengths" in cuda_graphs.cannot_capture(on_gpu(False))
     with pytest.raises(UsageError, match="no effect here: attention by sdpa"):
         cuda_graphs.graph_steps(on_gpu(False), runner.cache, 4, 64, (1,))
+    assert "experts" in cuda_graphs.cannot_capture(on_gpu(True, mixture=True))
     assert cuda_graphs.graph_steps(on_gpu(False), runner.cache, 4, 64, None) is None
     with patch.object(cuda_graphs.launch, "cannot_run", lambda device: ""):
         assert cuda_graphs.cannot_capture(on_gpu(True)) == ""

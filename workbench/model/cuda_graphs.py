@@ -104,6 +104,8 @@ def cannot_capture(decoder: Decoder) -> str:
         return f"there are no CUDA graphs on {decoder.device}"
     if not decoder.attention.capturable:
         return f"attention by {decoder.attention.name} looks at lengths on the host"
+    if not decoder.capturable:
+        return "a mixture of experts looks at how many tokens each expert has"
     return launch.cannot_run(decoder.device)
 
 
