@@ -44,6 +44,8 @@ def _sampling(llm: LLM) -> list[str]:
 
 
 def _decode_steps(llm: LLM) -> list[str]:
+    from workbench.model.cuda_graphs import MIXTURE, cannot_capture
+
     attention = llm.runner.decoder.attention
     if llm.runner.captured is not None:
         steps, one = llm.runner.captured, "recorded once for each size of a batch, then replayed in one call"
@@ -57,11 +59,11 @@ def _decode_steps(llm: LLM) -> list[str]:
         why = "enable_kernel_fusion=False: torch's operations cannot be recorded"
     elif not attention.capturable:
         why = f"attention by {attention.name} cannot be recorded"
+    elif not llm.runner.decoder.capturable:
+        why = MIXTURE
     elif llm.runner.decoder.device.type == "cpu":
         why = "only the C++ kernels can be recorded on a CPU"
     else:
-        from workbench.model.cuda_graphs import cannot_capture
-
         why = cannot_capture(llm.runner.decoder)
     return ["a decode step", "one call an operation", why]
 

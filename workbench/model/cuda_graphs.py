@@ -27,6 +27,7 @@ from workbench.model.kv_cache import KVCache
 
 LARGEST = 512
 """The largest default bucket: beyond it a step computes for so long that launches are hidden behind it."""
+MIXTURE = "a mixture of experts looks at how many tokens each expert has"
 GRAPH_BYTES = 8 << 20
 """What the driver may need for one graph's nodes: an allowance, not a measurement."""
 WORKSPACE_BYTES = 64 << 20
@@ -105,7 +106,7 @@ def cannot_capture(decoder: Decoder) -> str:
     if not decoder.attention.capturable:
         return f"attention by {decoder.attention.name} looks at lengths on the host"
     if not decoder.capturable:
-        return "a mixture of experts looks at how many tokens each expert has"
+        return MIXTURE
     return launch.cannot_run(decoder.device)
 
 
