@@ -47,7 +47,7 @@ def runner() -> ModelRunner:
     made = open_runner(model_config(), "torch_native", CPU, torch.float32)
     generator = torch.Generator().manual_seed(0)
     for layer in made.decoder.layers:
-        for linear in (layer.qkv, layer.o, layer.gate_up, layer.down):
+        for linear in (layer.attention.qkv, layer.attention.o, layer.mlp.gate_up, layer.mlp.down):
             linear.parts[0].data.normal_(0, 0.05, generator=generator)
     made.decoder.embedding.data.normal_(0, 0.5, generator=generator)
     made.cache.storage.normal_(0, 1, generator=generator)
