@@ -6,7 +6,6 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from numbers import Number
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ from workbench.model.runner import ModelRunner
 from workbench.model.sampling import chosen_sampler
 from workbench.model.weights import read_model_config
 from workbench.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from workbench.prompts import Messages, Prompt, listed, spread
 from workbench.sampling_params import SamplingParams
 from workbench.sizing import (
     cpu_pool_bytes,
@@ -45,9 +45,6 @@ from workbench.sizing import (
 )
 from workbench.text.stream import TextStream
 from workbench.text.tokenizer import Tokenizer
-
-Prompt = str | Sequence[int]
-Messages = Sequence[Mapping[str, str]]
 
 LOADED_BY = ("model", "tokenizer", "load_format", "device", "dtype", "quantization")
 """The options that say which weights are loaded, and how (dummy weights come from the seed too)."""
@@ -198,13 +195,13 @@ class LLM:
         (Ctrl-C) aborts the prompts of this call and leaves the engine empty of them. Threads take turns: see `LLM`.
         ``cache_salt``: with prefix caching, share cached blocks only with requests of the same salt.
         """
-        listed = _listed(prompts)
-        params = _spread(sampling_params, len(listed))
+        given = listed(prompts)
+        params = spread(sampling_params, len(given))
         groups: list[list[Request]] = []
         with self._turn, self._interrupts() as interrupts:
             try:
-                for index, (prompt, one) in enumerate(zip(listed, params, strict=True)):
-                    groups.append(self._add_listed(prompt, one, cache_salt, index, len(listed)).group)
+                for index, (prompt, one) in enumerate(zip(given, params, strict=True)):
+                    groups.append(self._add_listed(prompt, one, cache_salt, index, len(given)).group)
                 self._run([request for group in groups for request in group], use_tqdm, interrupts)
             except BaseException:
                 for group in groups:
@@ -250,7 +247,7 @@ class LLM:
         prompt: Any = prompt_or_messages
         if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[0], Mapping):
             prompt = self._chat_prompt(prompt)
-        [params] = _spread(sampling_params, 1)
+        [params] = spread(sampling_params, 1)
         if params.n != 1:
             raise UsageError(f"n={params.n}: stream gives one answer; use generate for several")
         return self._pieces(prompt, params, cache_salt)
@@ -336,26 +333,6 @@ class LLM:
         return self.tokenizer.apply_chat_template(messages)
 
 
-def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if not isinstance(prompts, (str, list, tuple, range)):
-        salted = ": give its text or its ids, and its salt as cache_salt=" if isinstance(prompts, Mapping) else ""
-        raise UsageError(f"prompts are text, token ids, or a list of such, not a {type(prompts).__name__}{salted}")
-    # A list that begins with a number, even a wrong one, is one prompt of token ids.
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Number)):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
-
-
-def _spread(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [SamplingParams() if params is None else params] * count
-    if not isinstance(params, (list, tuple)) or not all(isinstance(one, SamplingParams) for one in params):
-        raise UsageError(f"sampling_params={shown(params)} must be a SamplingParams or a list of them")
-    if len(params) != count:
-        raise UsageError(f"{len(params)} SamplingParams for {count} prompts: give one for all or one for each")
-    return list(params)
-
-
 def model_source(config: EngineConfig) -> Path | str:
     """A folder or file, or the name of a shipped configuration that dummy weights are made for."""
     if config.load_format == "dummy" and config.model in shipped_names():
@@ -395,8 +372,7 @@ def _dtype(name: str, checkpoint: str, device: torch.device) -> torch.dtype:
         name = "float32" if device.type == "cpu" else checkpoint
         # Nothing is gained from 32-bit weights on a GPU, and its matrix units want 16 bits.
         name = "bfloat16" if device.type == "cuda" and name not in ("float16", "bfloat16") else name
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype)
+    dtype: torch.dtype = getattr(torch, name)
     return dtype
 
 
