@@ -47,8 +47,8 @@ slow: env  ## the slow tests
 proof: env  ## the long demonstrations, with one table at the end
 	$(PY) -m pytest -m proof
 
-gpu:  ## (not built yet)
-	@echo "make gpu: not built yet: it will run \`workbench bench gpu\`, the measurements on a CUDA device" >&2; exit 1
+gpu:  ## all measurements that need a GPU, at most 8 minutes, into build/gpu (ARGS=--quick)
+	$(if $(wildcard $(PY)),$(PY),python3) -m workbench bench gpu --out build/gpu $(ARGS)
 
 inspect: env triton36  ## registers, spills, matrix instructions of each Triton kernel, on both Tritons (ARGS=--check)
 	$(PY) -m kernels.inspect $(ARGS)

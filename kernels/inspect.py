@@ -32,6 +32,16 @@ from kernels.compile.made import Made
 from kernels.triton.variants import ARCHS
 
 UPDATE = "python -m kernels.inspect --update"
+LEGEND = """columns:
+  warps       of a program, 32 threads each
+  regs        registers of a thread, at most 255
+  local       bytes of a thread that are spilled to memory
+  shared KiB  shared memory of a program
+  blocks/SM   programs that an SM, one processor of the chip, holds at a time
+  occupancy   share of its warps that are held then, and what allows no more
+  matrix      matrix instructions, copies: those that copy while threads go on; counted in the code, not as run
+  loads       of memory: 128:2 = two instructions that read 128 bits a thread
+"""
 
 
 def inspect(
@@ -76,7 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m kernels.inspect", description="What the compiler made of every Triton kernel, without a GPU."
+        prog="python -m kernels.inspect",
+        description="What the compiler made of every Triton kernel, without a GPU.",
+        epilog=LEGEND,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", help="modules, full names or patterns; default: all")
     parser.add_argument("--arch", nargs="+", choices=ARCHS, default=ARCHS, help="chips; default: all of %(choices)s")
@@ -213,4 +226,11 @@ def _environment() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader went away (`| head`): no fault of ours, but Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    sys.exit(status)

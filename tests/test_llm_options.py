@@ -26,7 +26,11 @@ def test_options_or_a_config_but_not_both(folder: Path) -> None:
     ("options", "message"),
     [
         ({"block_sise": 8}, "unknown engine option 'block_sise'; did you mean 'block_size'"),
-        ({"attention_backend": "flashinfer"}, "attention_backend='flashinfer' is not supported yet"),
+        (
+            {"attention_backend": "flashinfer"},
+            "attention_backend='flashinfer' cannot serve this model: it runs on GPUs",
+        ),
+        ({"sampling_backend": "flashinfer"}, "sampling_backend='flashinfer' cannot serve this model: it runs on GPUs"),
         ({"quantization": "fp8"}, "quantization='fp8' is not supported yet"),
         ({"max_model_len": 100_000}, "max_model_len=100000 is beyond the 512 positions"),
         ({"num_kv_blocks": 4, "kv_cache_memory_bytes": 10**6}, "give one of them"),

@@ -134,9 +134,20 @@ class EngineConfig:
     )
     attention_backend: str = _option(
         "auto",
-        "who computes attention",
-        choices=("auto", "torch_native", "sdpa", "cpu", "triton"),
-        unbuilt=("flex", "flashinfer", "fa3", "flash_attn", "xformers", "flashmla"),
+        "who computes attention; `workbench info attention` says what auto takes, and why",
+        choices=(
+            "auto",
+            "torch_native",
+            "sdpa",
+            "flex",
+            "cpu",
+            "triton",
+            "flashinfer",
+            "fa3",
+            "flash_attn",
+            "xformers",
+            "flashmla",
+        ),
     )
     disable_cascade_attn: bool = _option(
         True,
@@ -144,9 +155,7 @@ class EngineConfig:
         "then the last bits of a result depend on who shares, and decode steps are not recorded",
         only_if=("attention_backend", "triton"),
     )
-    sampling_backend: str = _option(
-        "auto", "who samples", choices=("auto", "torch", "cpu", "triton"), unbuilt=("flashinfer",)
-    )
+    sampling_backend: str = _option("auto", "who samples", choices=("auto", "torch", "cpu", "triton", "flashinfer"))
     quantization: str = _option(
         "auto",
         "weight format to compute in; auto = what the checkpoint says, else none; fast = the fastest that "
@@ -174,11 +183,17 @@ class EngineConfig:
     )
     kv_offload_dir: str | None = _option(None, "folder for KV that leaves host memory", unbuilt_unless_default=True)
     kv_offload_disk_gib: float = _option(0.0, "disk for KV that leaves host memory, GiB", minimum=0, maximum=0)
-    enforce_eager: bool = _option(False, "never replay a recorded decode step (only CPUs have recorded ones so far)")
+    enforce_eager: bool = _option(False, "never replay a recorded decode step (a tape on a CPU, a CUDA graph on a GPU)")
     enable_kernel_fusion: bool = _option(
         True,
         "one kernel for norm and residual, RoPE and cache write, SiLU and product; off: torch operations one after the "
         "other, to compare with (no step is recorded then)",
+    )
+    cudagraph_capture_sizes: tuple[int, ...] | None = _option(
+        None,
+        "sizes of batches for which a CUDA graph is captured; a batch between two is filled up, one above the largest "
+        "runs without (GPU only); default: 1, 2, 4, 8, 16, 24, … up to max_num_seqs, at most 512",
+        only_if=(("enforce_eager", False), ("enable_kernel_fusion", True)),
     )
     batch_invariant: bool = _option(False, "the same bits whatever else is in the batch", unbuilt=(True,))
     max_num_queued_reqs: int | None = _option(
@@ -275,11 +290,16 @@ def _checked(config: EngineConfig, name: str, value: Any, meta: Any, type_: str)
         return None
     kind = type_.split(" ")[0]
     given, told = value, f"{name}={shown(value)}"
+    if kind == "tuple[int,":
+        value = _rising(value)
+        kind = "tuple"
     if kind in ("int", "float"):
         value = as_whole(value) if kind == "int" else as_real(value)
-    elif not isinstance(value, {"bool": bool, "str": str}[kind]):
+    elif not isinstance(value, {"bool": bool, "str": str, "tuple": tuple}[kind]):
         value = None
     if value is None:
+        if kind == "tuple":
+            raise UsageError(f"{told} must be whole numbers from 1 on, rising, such as (1, 2, 4, 8)")
         raise UsageError(f"{told} must be of type {type_}, not {type(given).__name__}")
     if kind == "float" and not math.isfinite(value):
         raise UsageError(f"{told} must be a finite number")
@@ -301,7 +321,18 @@ def _checked(config: EngineConfig, name: str, value: Any, meta: Any, type_: str)
             raise UsageError(f"{told} is not supported yet; leave it at {meta['default']!r}")
         raise UsageError(f"{told} is too large: the most is {high}")
     if "only_if" in meta and value != meta["default"]:
-        other, needed = meta["only_if"]
-        if getattr(config, other) != needed:
-            raise UsageError(f"{told} has no effect without {other}={needed!r}: leave it out or set that")
+        first = meta["only_if"]  # a pair, or several
+        for other, needed in (first,) if isinstance(first[0], str) else first:
+            if getattr(config, other) != needed:
+                raise UsageError(f"{told} has no effect without {other}={needed!r}: leave it out or set that")
     return value
+
+
+def _rising(value: Any) -> tuple[int, ...] | None:
+    """Whole numbers of any kind, at least one, each larger than the one before and none below 1; else None."""
+    if not isinstance(value, (list, tuple, range)) or not value:
+        return None
+    numbers = [as_whole(one) for one in value]
+    found = tuple(one for one in numbers if one is not None)
+    rising = len(found) == len(numbers) and all(low < high for low, high in zip((0, *found), found, strict=False))
+    return found if rising else None

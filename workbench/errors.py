@@ -9,3 +9,7 @@ class UsageError(ValueError):
 
 class WorkbenchError(RuntimeError):
     """What was asked for is right but failed here (no model, no network, …); the command line exits with 1."""
+
+
+class IgnoredSetting(UserWarning):
+    """A setting of another engine is set and changes nothing here. Names it and the option that says the same."""

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from numbers import Number
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from workbench.attention.registry import attention_backend
+from workbench.attention.foreign import unread_settings
+from workbench.attention.registry import chosen_backend, open_backend
 from workbench.checks import shown
 from workbench.config import EngineConfig, check_names, from_options
 from workbench.engine.clock import Clock, WallClock
 from workbench.engine.engine import Engine
 from workbench.engine.request import Request
-from workbench.errors import UsageError
+from workbench.errors import IgnoredSetting, UsageError
 from workbench.fast import kv_dtype, load_model
 from workbench.interrupts import SafeInterrupts
 from workbench.loading import Checkpoint
@@ -26,12 +28,14 @@ from workbench.model.captured import captured_steps, tape_recorder
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_names
 from workbench.model.cost import StepCost
-from workbench.model.decoder import activation_dtype, heads_of
+from workbench.model.cuda_graphs import cannot_capture, capture_sizes, graph_bytes
+from workbench.model.decoder import Decoder, activation_dtype, heads_of
 from workbench.model.kv_cache import KVCache
 from workbench.model.runner import ModelRunner
-from workbench.model.sampling import sampling_maker
+from workbench.model.sampling import chosen_sampler
 from workbench.model.weights import read_model_config
 from workbench.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from workbench.prompts import Messages, Prompt, listed, spread
 from workbench.sampling_params import SamplingParams
 from workbench.sizing import (
     cpu_pool_bytes,
@@ -42,15 +46,12 @@ from workbench.sizing import (
 from workbench.text.stream import TextStream
 from workbench.text.tokenizer import Tokenizer
 
-Prompt = str | Sequence[int]
-Messages = Sequence[Mapping[str, str]]
-
 LOADED_BY = ("model", "tokenizer", "load_format", "device", "dtype", "quantization")
 """The options that say which weights are loaded, and how (dummy weights come from the seed too)."""
 CACHE_OPTIONS = (
     "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization", "kv_cache_dtype", "attention_backend",
-    "disable_cascade_attn", "sampling_backend", "enforce_eager", "enable_kernel_fusion", "batch_invariant",
-    "num_threads",
+    "disable_cascade_attn", "sampling_backend", "enforce_eager", "enable_kernel_fusion", "cudagraph_capture_sizes",
+    "batch_invariant", "num_threads",
 )  # fmt: skip
 """The options that take effect when the model's cache and runner are made, and not in an engine."""
 
@@ -82,6 +83,8 @@ class LLM:
         config = config or from_options(({} if weights_of is None else weights_of.loaded_by) | options)
         if weights_of is not None:
             _require_same(config, weights_of.loaded_by)
+        for message in unread_settings(os.environ):
+            warnings.warn(message, IgnoredSetting, stacklevel=2)
         self._turn = threading.RLock()
         """Whose turn it is to step the engine. The same thread may enter again: a stream's reader may generate."""
         if config.num_threads is not None:
@@ -96,7 +99,8 @@ class LLM:
         self.model_config.require_supported()
         dtype = _dtype(config.dtype, self.model_config.dtype, device)
         max_model_len = resolve_max_model_len(config, self.model_config.max_position_embeddings)
-        maker = sampling_maker(config.sampling_backend, device)
+        self.sampling = chosen_sampler(config.sampling_backend, device)
+        """Who samples, and why."""
         if weights_of is None:
             self.tokenizer = _tokenizer(config, source)
             loaded = load_model(Checkpoint(config, self.model_config, source, dtype, device), self.tokenizer)
@@ -109,15 +113,15 @@ class LLM:
         computed = activation_dtype(dtype, device)
         cached = kv_dtype(config, self.quantization.name, computed)
         heads = heads_of(self.model_config, computed, device, cached)
-        attention = attention_backend(config.attention_backend, heads, not config.disable_cascade_attn)
-        decoder = open_decoder(attention, max_model_len)
+        self.attention = chosen_backend(config.attention_backend, heads, config.block_size, config.batch_invariant)
+        """Who computes attention, and why."""
+        decoder = open_decoder(open_backend(self.attention.name, heads, not config.disable_cascade_attn), max_model_len)
         decoder.maker = "auto" if config.enable_kernel_fusion else "reference"
         if device.type == "cpu":
             keep_freed_memory()  # now, for what loading needed for a moment shall go back
         kv_bytes = self.model_config.kv_bytes_per_token(str(cached).removeprefix("torch."))
-        num_kv_blocks = resolve_num_kv_blocks(
-            config, max_model_len, kv_bytes, _pool_bytes(config, device), _memory_bytes(device)
-        )
+        pool_bytes = _pool_bytes(config, device) - _graph_bytes(config, decoder)
+        num_kv_blocks = resolve_num_kv_blocks(config, max_model_len, kv_bytes, pool_bytes, _memory_bytes(device))
         self._kv_bytes = kv_bytes
         resolved = {"max_model_len": max_model_len, "num_kv_blocks": num_kv_blocks}
         self.config = config.replace(**resolved, kv_cache_memory_bytes=None)
@@ -127,10 +131,11 @@ class LLM:
             self.model_config, sum(decoder.weight_bytes), kv_bytes, decoder.weight_bytes[1], decoder.expert_bytes
         )
         captured, recorder = None, None
-        if config.enable_kernel_fusion and not config.enforce_eager:
-            captured = captured_steps(decoder, cache, config.max_num_seqs, max_model_len)
+        if _records(config):
+            sizes = config.cudagraph_capture_sizes
+            captured = captured_steps(decoder, cache, config.max_num_seqs, max_model_len, sizes)
             recorder = tape_recorder(decoder, config.max_num_batched_tokens)
-        self.runner = ModelRunner(decoder, cache, cost, clock.now, captured, recorder, maker)
+        self.runner = ModelRunner(decoder, cache, cost, clock.now, captured, recorder, self.sampling.name)
         self.engine = self._open_engine(self.config, clock)
 
     def new_engine(self, **options: Any) -> Engine:
@@ -190,13 +195,13 @@ class LLM:
         (Ctrl-C) aborts the prompts of this call and leaves the engine empty of them. Threads take turns: see `LLM`.
         ``cache_salt``: with prefix caching, share cached blocks only with requests of the same salt.
         """
-        listed = _listed(prompts)
-        params = _spread(sampling_params, len(listed))
+        given = listed(prompts)
+        params = spread(sampling_params, len(given))
         groups: list[list[Request]] = []
         with self._turn, self._interrupts() as interrupts:
             try:
-                for index, (prompt, one) in enumerate(zip(listed, params, strict=True)):
-                    groups.append(self._add_listed(prompt, one, cache_salt, index, len(listed)).group)
+                for index, (prompt, one) in enumerate(zip(given, params, strict=True)):
+                    groups.append(self._add_listed(prompt, one, cache_salt, index, len(given)).group)
                 self._run([request for group in groups for request in group], use_tqdm, interrupts)
             except BaseException:
                 for group in groups:
@@ -242,7 +247,7 @@ class LLM:
         prompt: Any = prompt_or_messages
         if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[0], Mapping):
             prompt = self._chat_prompt(prompt)
-        [params] = _spread(sampling_params, 1)
+        [params] = spread(sampling_params, 1)
         if params.n != 1:
             raise UsageError(f"n={params.n}: stream gives one answer; use generate for several")
         return self._pieces(prompt, params, cache_salt)
@@ -328,26 +333,6 @@ class LLM:
         return self.tokenizer.apply_chat_template(messages)
 
 
-def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if not isinstance(prompts, (str, list, tuple, range)):
-        salted = ": give its text or its ids, and its salt as cache_salt=" if isinstance(prompts, Mapping) else ""
-        raise UsageError(f"prompts are text, token ids, or a list of such, not a {type(prompts).__name__}{salted}")
-    # A list that begins with a number, even a wrong one, is one prompt of token ids.
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Number)):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
-
-
-def _spread(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [SamplingParams() if params is None else params] * count
-    if not isinstance(params, (list, tuple)) or not all(isinstance(one, SamplingParams) for one in params):
-        raise UsageError(f"sampling_params={shown(params)} must be a SamplingParams or a list of them")
-    if len(params) != count:
-        raise UsageError(f"{len(params)} SamplingParams for {count} prompts: give one for all or one for each")
-    return list(params)
-
-
 def model_source(config: EngineConfig) -> Path | str:
     """A folder or file, or the name of a shipped configuration that dummy weights are made for."""
     if config.load_format == "dummy" and config.model in shipped_names():
@@ -387,13 +372,25 @@ def _dtype(name: str, checkpoint: str, device: torch.device) -> torch.dtype:
         name = "float32" if device.type == "cpu" else checkpoint
         # Nothing is gained from 32-bit weights on a GPU, and its matrix units want 16 bits.
         name = "bfloat16" if device.type == "cuda" and name not in ("float16", "bfloat16") else name
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype)
+    dtype: torch.dtype = getattr(torch, name)
     return dtype
 
 
 def _memory_bytes(device: torch.device) -> int:
     return free_memory() if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])
+
+
+def _records(config: EngineConfig) -> bool:
+    """Whether decode steps are recorded where that can be done."""
+    return config.enable_kernel_fusion and not config.enforce_eager
+
+
+def _graph_bytes(config: EngineConfig, decoder: Decoder) -> int:
+    """What is left free for CUDA graphs, which are captured when the pool is there."""
+    if not _records(config) or cannot_capture(decoder):
+        return 0
+    sizes = capture_sizes(config.max_num_seqs, config.cudagraph_capture_sizes)
+    return graph_bytes(decoder.config, sizes, decoder.dtype)
 
 
 def _pool_bytes(config: EngineConfig, device: torch.device) -> int:

@@ -34,9 +34,16 @@ def versions() -> list[str]:
 
 
 def load(path: Path) -> Table:
-    """Raises FileNotFoundError, and ValueError for what is no table."""
-    table = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(table, dict) or not all(isinstance(rows, dict) for rows in table.values()):
+    """Raises FileNotFoundError, and ValueError for what is no table or cannot be read."""
+    try:
+        table: Table = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path.name} is no table: {error}") from error
+    parts = [table, *(table.values() if isinstance(table, dict) else ())]
+    parts += [row for rows in parts[1:] if isinstance(rows, dict) for row in rows.values()]
+    if not all(isinstance(part, dict) for part in parts):
         raise ValueError(f"{path.name} is no table: it must map names to chips to figures")
     return table
 

@@ -14,9 +14,17 @@ def write_kv(kv: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None
     """Stores new keys and values (or latents). kv ``[num_tokens, 2, num_kv_heads, head_dim]``, or as else one token's
     place in the cache is shaped; slots ``[num_tokens]`` int64.
 
-    Slots must be distinct and in range: there is no padding slot here.
+    Nothing is written for a slot below 0; the others must be distinct and in range.
     """
-    cache.flatten(0, 1).index_copy_(0, slots, kv.to(cache.dtype))
+    rows, kv = cache.flatten(0, 1), kv.to(cache.dtype)
+    if not len(slots):
+        return
+    # No look at values: what has no slot writes once more what the first with a slot writes, or what lies in slot 0.
+    written = slots >= 0
+    first = written.int().argmax(keepdim=True)
+    stand_in = torch.where(written[first], kv[first], rows[0])
+    kv = torch.where(written.view(-1, *[1] * (kv.ndim - 1)), kv, stand_in)
+    rows.index_copy_(0, torch.where(written, slots, slots[first].clamp(min=0)), kv)
 
 
 def paged_attention(

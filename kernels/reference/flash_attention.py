@@ -26,7 +26,7 @@ def flash_attention(
 
     q ``[total_q, num_heads, head_dim]``, k and v ``[total_k, num_kv_heads, head_dim]``; query heads share KV heads in
     groups of ``num_heads / num_kv_heads``. cu_seqlens ``[batch + 1]`` int32: sequence b owns the rows ``cu[b] …
-    cu[b + 1]`` of q and of k and v, and either may be none at all.
+    cu[b + 1]`` of q and of k and v, and either may be none at all. In Triton that of q must begin at 0 (trusted).
 
     A score is ``q · k · scale``, with ``softcap`` then ``softcap · tanh(score / softcap)``. Query i of m stands at
     position n − m + i of n keys, so the last query is the last token. With ``causal`` it sees keys up to its position;

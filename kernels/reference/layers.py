@@ -58,8 +58,8 @@ def rope_and_write(
 
     qkv ``[num_tokens, (num_heads + 2 · num_kv_heads) · head_dim]``: query, key and value heads side by side; positions
     ``[num_tokens]`` int64; cos, sin ``[max_len, head_dim // 2]`` float32; slots ``[num_tokens]`` int64; cache
-    ``[num_blocks, block_size, 2, num_kv_heads, head_dim]``; the norms' weights ``[head_dim]``. Other makers write
-    nothing into the cache for a slot below 0; here `write_kv` refuses it.
+    ``[num_blocks, block_size, 2, num_kv_heads, head_dim]``; the norms' weights ``[head_dim]``. Nothing is
+    written into the cache for a slot below 0.
     """
     kv_heads, head_dim = cache.shape[3:]
     qkv = qkv.view(len(qkv), -1, head_dim)

@@ -56,7 +56,7 @@ def _pick_any(
     min_p: torch.Tensor,
     u: torch.Tensor,
 ) -> torch.Tensor:
-    return _invert(_scaled(logits, temperature).softmax(-1), u)
+    return draw(_scaled(logits, temperature).softmax(-1), u)
 
 
 def _pick_likeliest(
@@ -75,10 +75,10 @@ def _pick_likeliest(
     dropped = (before >= top_p) | (probabilities < min_p * probabilities[:, :1])
     dropped[:, 0] = False
     kept = probabilities.masked_fill(dropped, 0.0)
-    return order.gather(-1, _invert(kept, u)[:, None])[:, 0]
+    return order.gather(-1, draw(kept, u)[:, None])[:, 0]
 
 
-def _invert(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+def draw(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     """Inverse-transform sampling: the first column at which the running sum passes u · total."""
     cumulative = weights.cumsum(-1)
     column = torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True)[:, 0]

@@ -14,6 +14,8 @@ LOG2_E = math.log2(math.e)
 MAX_HEAD_DIM = 256
 LEAST_CAPABILITY = 80
 """Compute capability times ten. Older chips have neither bfloat16 nor asynchronous copies."""
+FARTHEST = 2**30
+"""No token is this far from another. Kernels subtract the window from positions in 32 bits, which a wider one wraps."""
 
 
 class Call(NamedTuple):
@@ -148,7 +150,7 @@ def score_values(
             raise ValueError(f"{name}={number} must be positive and finite")
     return {
         "num_heads": q.shape[1],
-        "window": window or 0,
+        "window": min(window or 0, FARTHEST),
         # exp2 of a score (softcapped, if it is) times this is exp of the true score.
         "to_log2": LOG2_E if softcap else scale * LOG2_E,
         "slope": 2 * LOG2_E * scale / softcap if softcap else 0.0,

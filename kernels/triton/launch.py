@@ -13,13 +13,14 @@ from importlib.util import find_spec
 import torch
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+NOT_INSTALLED = "triton is not installed; it is for Linux: pip install triton"
 
 
 @cache
 def cannot_compile() -> str:
     """Why Triton cannot compile and run kernels on a GPU of this machine; empty if it can."""
     if find_spec("triton") is None:
-        return "triton is not installed; it is for Linux: pip install triton"
+        return NOT_INSTALLED
     if not torch.cuda.is_available():
         return "torch finds no CUDA GPU here"
     return ""
@@ -43,6 +44,8 @@ def cannot_run(device: torch.device) -> str:
     """Why kernels cannot run on tensors of this device in this process; empty if they can."""
     if interpreted():
         return ""
+    if find_spec("triton") is None:
+        return NOT_INSTALLED
     if device.type != "cuda":
         return f"it runs on GPUs, not on {device}, unless Python was started with TRITON_INTERPRET=1"
     return cannot_compile()
@@ -72,6 +75,15 @@ def strange(**tensors: torch.Tensor | None) -> str:
             return f"{name} is {tensor.dtype}, and it takes float16, bfloat16 and float32"
         if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
             return f"the last numbers of {name} do not lie side by side (strides {tensor.stride()})"
+    return ""
+
+
+def shared(**tensors: torch.Tensor | None) -> str:
+    """Which tensor, by name, a kernel cannot write into since several of its numbers lie in one place (`expand`); empty
+    if none."""
+    for name, tensor in tensors.items():
+        if tensor is not None and any(tensor.stride(i) == 0 for i in range(tensor.ndim) if tensor.shape[i] > 1):
+            return f"{name} is written, and several of its numbers lie in one place (strides {tensor.stride()})"
     return ""
 
 

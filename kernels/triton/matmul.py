@@ -34,10 +34,10 @@ def _matmul(
     within = program % (GROUP * tiles_n)
     rows = (first + within % height) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = within // height * BLOCK_N + tl.arange(0, BLOCK_N)
-    depth = tl.arange(0, BLOCK_K)
+    depth, step = tl.arange(0, BLOCK_K), tl.full((), BLOCK_K, tl.int64)
     row_inside, column_inside = rows[:, None] < m, columns[None, :] < n
-    a_ptrs = a_ptr + rows.to(tl.int64)[:, None] * a_row + depth[None, :] * a_column
-    b_ptrs = b_ptr + depth[:, None] * b_row + columns.to(tl.int64)[None, :] * b_column
+    a_ptrs = a_ptr + rows.to(tl.int64)[:, None] * a_row + depth.to(tl.int64)[None, :] * a_column
+    b_ptrs = b_ptr + depth.to(tl.int64)[:, None] * b_row + columns.to(tl.int64)[None, :] * b_column
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, k, BLOCK_K):
         if WHOLE_K:
@@ -48,8 +48,8 @@ def _matmul(
             a = tl.load(a_ptrs, mask=row_inside & left[None, :], other=0.0)
             b = tl.load(b_ptrs, mask=column_inside & left[:, None], other=0.0)
         total = tl.dot(a, b.to(a.dtype), total, input_precision=PRECISION)
-        a_ptrs += BLOCK_K * a_column
-        b_ptrs += BLOCK_K * b_row
+        a_ptrs += step * a_column
+        b_ptrs += step * b_row
     if bias_ptr is not None:
         total += tl.load(bias_ptr + columns, mask=columns < n, other=0.0).to(tl.float32)[None, :]
     total = _activated(total, ACTIVATION)

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.triton.launch import as_rows, require, strange
+from kernels.triton.launch import as_rows, require, shared, strange
 from kernels.triton.variants import Variant
 
 WIDEST = 65536
@@ -64,6 +64,8 @@ def refusal(x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None
         return f"x {list(x.shape)}, weight {list(weight.shape)} and the residual do not fit together"
     if residual is not None and as_rows(residual) is None:
         return f"rows of the residual are not a fixed distance apart (strides {residual.stride()})"
+    if reason := shared(residual=residual):
+        return reason
     return strange(weight=weight, residual=residual) or (strange(x=x) if x.dtype.is_floating_point else "x: no floats")
 
 

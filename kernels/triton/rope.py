@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.triton.launch import require, strange
+from kernels.triton.launch import require, shared, strange
 from kernels.triton.variants import Variant
 
 PAIRS = 8
@@ -117,7 +117,7 @@ def refusal(
             )
     if (q_norm is None) != (k_norm is None):
         return "one of q_norm and k_norm without the other"
-    return strange(qkv=qkv, cache=cache, q_norm=q_norm, k_norm=k_norm)
+    return shared(qkv=qkv, cache=cache) or strange(qkv=qkv, cache=cache, q_norm=q_norm, k_norm=k_norm)
 
 
 def rope_and_write(

@@ -11,6 +11,7 @@ from tests.attention.paged_batches import Case, random_case
 from workbench.attention import sdpa
 from workbench.attention.interface import Heads
 from workbench.attention.registry import BACKENDS, attention_backend
+from workbench.attention.table import CANDIDATES
 from workbench.errors import UsageError
 
 HEADS = Heads(9, 3, 64, torch.float32, torch.device("cpu"), torch.float32)
@@ -33,7 +34,7 @@ def test_backends_equal_the_specification(name: str, seed: int) -> None:
     torch.testing.assert_close(attend(name, case, case.cache), case.attend("reference"), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
 def test_what_no_request_wrote_is_never_read(name: str, seed: int, value: float) -> None:
     """Free blocks and the unwritten tails of used ones hold poison, and not one bit changes."""
@@ -72,6 +73,18 @@ def test_a_row_does_not_depend_on_its_neighbours(name: str) -> None:
         begin, end = together.batch.query_start[b], together.batch.query_start[b + 1]
         alone.q, alone.keys, alone.values = together.q[begin:end], [together.keys[b]], [together.values[b]]
         torch.testing.assert_close(out[begin:end], alone.dense(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", [one.name for one in CANDIDATES.values() if one.batch_invariant])
+def test_who_is_called_batch_invariant_gives_the_same_bits_alone(name: str) -> None:
+    """The same cache; the long context is cut into stretches and the chunk into tiles."""
+    together = Case([(20, 1), (700, 1), (33, 33), (50, 8)], 4, 2, 16, 16, None, seed=3)
+    out = attend(name, together, together.cache)
+    for b, request in enumerate(together.requests):
+        begin, end = together.batch.query_start[b], together.batch.query_start[b + 1]
+        alone = Case([request], 4, 2, 16, 16, None, seed=0)
+        alone.q, alone.batch.block_tables = together.q[begin:end], together.batch.block_tables[b : b + 1]
+        assert torch.equal(attend(name, alone, together.cache), out[begin:end])
 
 
 def test_names() -> None:

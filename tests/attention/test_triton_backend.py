@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.triton import cascade, paged_call
+from kernels.triton import cascade, launch, paged_call
 from kernels.triton.paged_plan import Plan
 from tests.attention.paged_batches import Case, random_case
 from tests.model.tiny import make_tiny
@@ -194,3 +194,13 @@ def test_without_a_gpu_it_is_refused_unless_kernels_are_interpreted(folder: Path
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 1 and "UsageError" in last
     assert "attention_backend='triton'" in last and "TRITON_INTERPRET=1" in last and "'sdpa'" in last
+
+
+def test_where_triton_is_missing_that_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRITON_INTERPRET=1 would not help, so it is not what the message names."""
+    monkeypatch.setattr(launch, "interpreted", lambda: False)
+    monkeypatch.setattr(launch, "find_spec", lambda name: None)
+    for device in ("cpu", "cuda"):
+        with pytest.raises(UsageError, match=r"triton is not installed; .*use 'sdpa' or 'auto'") as refused:
+            attention_backend("triton", HEADS._replace(device=torch.device(device)))
+        assert "TRITON_INTERPRET" not in str(refused.value)

@@ -78,6 +78,17 @@ def test_write_kv_writes_its_slots_and_no_other(block_size: int) -> None:
             assert torch.equal(cache[block, row], kv[where[0]] if where else before[block, row])
 
 
+@pytest.mark.parametrize("slots", [[-1, 5, -1, 0], [-1, -1], [0, -1], []])
+def test_write_kv_writes_nothing_for_a_slot_below_zero(slots: list[int]) -> None:
+    cache = drawn(2, 4, 2, 3, 4)
+    expected, kv = cache.clone(), drawn(len(slots), 2, 3, 4, seed=2)
+    for row, slot in enumerate(slots):
+        if slot >= 0:
+            expected[slot // 4, slot % 4] = kv[row]
+    kernels.write_kv(kv, cache, torch.tensor(slots, dtype=torch.int64))
+    assert torch.equal(cache, expected)
+
+
 def test_write_kv_converts_to_the_cache_s_dtype() -> None:
     cache = torch.zeros(2, 2, 2, 1, 4, dtype=torch.bfloat16)
     kv = drawn(1, 2, 1, 4)

@@ -40,7 +40,8 @@ def test_our_own_kernels(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = rows(folder, monkeypatch)
     assert found["operations"][0] == f"C++ kernels, {build.build_name()} build" and "linear" in found["operations"][1]
     assert "write_kv" not in found["operations"][1], "no C++ kernel makes this one alone"
-    assert found["attention"] == ("cpu", "the fastest for this device and these heads")
+    assert found["attention"][0] == "cpu" and found["attention"][1].startswith("first choice on a CPU: a kernel that")
+    assert found["sampling"] == ("cpu", "our own C++ kernel, without a sort")
     assert found["a decode step"][0] == "captured"
     assert found["weights"][0] == "float32" and found["weights"][1].startswith("quantization: none; ")
 
@@ -67,4 +68,6 @@ def test_what_an_option_changes(
 def test_without_a_compiler(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = rows(folder, monkeypatch)
     assert found["operations"][0] == "plain PyTorch" and "WORKBENCH_CPU_KERNELS=none" in found["operations"][1]
+    assert found["attention"][1].startswith("the best on a CPU that can serve; not cpu: ")
+    assert found["sampling"] == ("plain PyTorch", "not cpu: " + found["attention"][1].split("not cpu: ")[1])
     assert found["attention"][0] == "sdpa" and found["a decode step"][0] == "one call an operation"

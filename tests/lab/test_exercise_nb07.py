@@ -37,6 +37,17 @@ def test_any_cut_ends_in_the_softmax_of_all(blocks: list[list[float]]) -> None:
     assert folded(STEP.function, blocks, values) == pytest.approx(softmax_at_once(blocks, values), rel=1e-9, abs=1e-9)
 
 
+def test_a_failure_over_several_blocks_names_what_it_was_given() -> None:
+    def unguarded(highest: float, scores: list[float]) -> tuple[float, list[float], float]:
+        new = max(highest, *scores)
+        return new, [2.0 ** (score - new) for score in scores], 2.0 ** (highest - new)
+
+    text = repr(STEP.graded(unguarded))
+    for shown in ("input blocks of scores", "input their values", "log2 of the sum of 2 ** score"):
+        assert shown in text
+    assert "input highest" not in text
+
+
 @settings(max_examples=80, deadline=None)
 @given(st.integers(-6, 60), st.integers(0, 20), st.integers(1, 9), st.one_of(st.none(), st.integers(1, 50)))
 def test_blocks_are_those_found_by_looking(first: int, more: int, block: int, window: int | None) -> None:

@@ -31,10 +31,10 @@ def test_every_claim_is_whole_and_belongs_to_a_notebook():
 
 
 def test_what_is_recalled_is_shown_as_such():
-    assert [claim.id for claim in all_claims() if claim.recalled] == ["A2", "A4", "D2"]
-    verdicts = {claim.id: ("published only", "x") for claim in claims_of("05")}
-    marked = [row[0] for row in claims_table("05", verdicts).rows if str(row[2]).endswith(UNCONFIRMED)]
-    assert marked == ["A2", "A4"]
+    assert [claim.id for claim in all_claims() if claim.recalled] == ["D2"]
+    verdicts = {claim.id: ("published only", "x") for claim in claims_of("13")}
+    marked = [row[0] for row in claims_table("13", verdicts).rows if str(row[2]).endswith(UNCONFIRMED)]
+    assert marked == ["D2"] and len(verdicts) > 1
 
 
 def test_the_table_of_a_notebook(tmp_path: Path, monkeypatch):

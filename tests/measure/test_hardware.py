@@ -255,7 +255,7 @@ def test_the_command_prints_a_table_or_json(measured: list[Hardware], capsys: py
 def test_the_command_lists_backends_and_kernels(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", "attention", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["backends"] == list(BACKENDS) and found["auto"] in ("cpu", "sdpa")
+    assert set(found["backends"]) >= set(BACKENDS) and found["auto"] in ("cpu", "sdpa")
     assert main(["info", "kernels", "--json"]) == 0
     makers = json.loads(capsys.readouterr().out)
     assert "paged_attention" in makers and all("reference" in names for names in makers.values())

@@ -24,23 +24,26 @@ from kernels.reference import attention as reference_attention
 from kernels.reference import sampling as reference_sampling
 from kernels.triton import launch
 from tests.model.bare_runner import open_runner, request
-from tests.model.fake_recorder import FakeRecorder, FixedShapes
+from tests.model.fake_graphs import FakeCuda
+from tests.model.fake_recorder import FixedShapes
 from workbench.attention import sdpa
 from workbench.attention.latent_shape import LatentAttention
-from workbench.attention.registry import BACKENDS, LATENT
-from workbench.model import captured as captured_step
-from workbench.model import kv_cache, logprobs, penalties, rope, sampling
+from workbench.attention.registry import BACKENDS
+from workbench.attention.table import CANDIDATES
+from workbench.model import kv_cache, logprobs, penalties, rope, sampling, step_inputs
 from workbench.model.architecture import RopeScaling
 from workbench.model.batch import Batch
 from workbench.model.captured import CapturedSteps
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_config
+from workbench.model.cuda_graphs import GraphRecorder
 from workbench.model.runner import ModelRunner
 from workbench.plan import Scheduled, StepPlan
 
 CUDA = torch.device("cuda", 0)
-ON_GPU = [name for name in BACKENDS if name not in ("cpu", "triton")]
-"""Those made of torch's operations. A Triton kernel reads memory, and these tensors have none."""
+ON_GPU = [name for name in BACKENDS if name not in ("cpu", "triton", "flex")]
+"""Those made of torch's operations. A Triton kernel reads memory, and these tensors have none; FlexAttention would be
+compiled."""
 ON_DEVICE: dict[str, Any] = {
     "temperature": 0.7,
     "top_p": 0.9,
@@ -105,7 +108,7 @@ def run(backends: Iterable[str]) -> None:
     # Not inference_mode: under it torch keeps the value of a tensor of one number and tries to bring it to the device.
     with FakeTensorMode(), torch.no_grad():
         served = [(model_config(), backend) for backend in backends]
-        served += [(latent_config(), backend) for backend in backends if backend in LATENT]
+        served += [(latent_config(), backend) for backend in backends if CANDIDATES[backend].latent_too]
         for config, backend in served:
             runner = open_runner(config, backend, CUDA, torch.float32)
             for plan in plans():
@@ -129,9 +132,13 @@ def captured(runner: ModelRunner, plan: StepPlan) -> None:
     """The plan as a captured step, if it is one: recorded, replayed, and filled up to a larger bucket."""
     other = ModelRunner(copy.copy(runner.decoder), runner.cache, runner.cost)
     other.decoder.attention = FixedShapes()
-    steps = CapturedSteps(other.decoder, other.cache, FakeRecorder(), [2, 32], 256)
+    # What a CUDA graph may not hold is refused, copies from the host above all.
+    recorder = GraphRecorder(CUDA, FakeCuda())
+    steps = CapturedSteps(other.decoder, other.cache, recorder, [2, 32], 256, one_result=True)
     if not steps.serves(plan):
         return
+    steps.record_all()
+    assert list(steps.recorded) == [32, 2]
     for _ in range(2):
         logits = steps.run(plan)
         assert logits.device == CUDA, f"captured logits came out on device {logits.device}"
@@ -169,7 +176,7 @@ BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "masks of latent attention": lambda: forgets_device(reference_attention),
     "penalties": lambda: forgets_device(penalties),
     "random numbers": lambda: forgets_device(reference_sampling),
-    "captured step": lambda: forgets_device(captured_step),
+    "captured step": lambda: forgets_device(step_inputs),
     "logprobs": lambda: forgets_device(logprobs),
 }
 """Each leaves what it names on the CPU."""

@@ -79,9 +79,11 @@ def test_addresses_stay_where_they_are() -> None:
     steps = CapturedSteps(runner.decoder, runner.cache, TapeRecorder(2), [1, 2], 64)
     first = steps.run(decodes(5, 6))
     kept = first.clone()
-    addresses = [tensor.data_ptr() for tensor in (steps._tokens, steps._slots, steps._tables, steps._lengths, first)]
+    inputs = steps.inputs
+    fixed = inputs.tokens, inputs.slots, inputs.tables, inputs.lengths
+    addresses = [tensor.data_ptr() for tensor in (*fixed, first)]
     second = steps.run(decodes(15, 16, seed=1))
-    now = [tensor.data_ptr() for tensor in (steps._tokens, steps._slots, steps._tables, steps._lengths, second)]
+    now = [tensor.data_ptr() for tensor in (*fixed, second)]
     assert addresses == now and not torch.equal(kept, second), "the new result lies where the old one lay"
 
 

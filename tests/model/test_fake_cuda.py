@@ -32,7 +32,7 @@ def guard(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     command = [compiler, "-std=c++20", "-shared", "-fPIC", str(Path(__file__).with_name("cuda_guard.cpp"))]
     command += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}", f"-I{folder / 'include'}"]
     command += ["-o", str(library), f"-L{folder / 'lib'}", "-lc10"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return [str(library)]
 
@@ -42,7 +42,7 @@ def outcomes(guard: list[str]) -> dict[str, str | None]:
     # In a process of its own: a registered guard stays, and torch would then believe in a device that is not there.
     command = [sys.executable, "-m", "tests.model.fake_cuda", *guard]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

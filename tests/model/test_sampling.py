@@ -19,7 +19,7 @@ from transformers.generation.logits_process import (
 from kernels.cpu import build
 from kernels.triton import launch
 from workbench.errors import UsageError
-from workbench.model.sampling import sample, sampling_maker, uniform
+from workbench.model.sampling import chosen_sampler, sample, uniform
 from workbench.sampling_params import SamplingParams
 
 VOCAB_SIZE = 50
@@ -226,21 +226,28 @@ def test_uniform_takes_large_and_equal_arguments() -> None:
 
 def test_who_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    assert [sampling_maker(name, cpu) for name in ("auto", "torch", "cpu")] == ["cpu", "reference", "cpu"]
+
+    def makers(device: torch.device, *names: str) -> list[str]:
+        return [chosen_sampler(name, device).name for name in names]
+
+    assert makers(cpu, "auto", "torch", "cpu") == ["cpu", "reference", "cpu"]
     monkeypatch.setattr(launch, "cannot_run", lambda device: "torch finds no CUDA GPU here")
-    assert [sampling_maker(name, cuda) for name in ("auto", "torch")] == ["reference", "reference"]
+    assert makers(cuda, "auto", "torch") == ["reference", "reference"]
+    assert chosen_sampler("auto", cuda).why == "not triton: torch finds no CUDA GPU here"
     with pytest.raises(UsageError, match="sampling_backend='cpu' cannot serve this model: it runs on CPUs and the"):
-        sampling_maker("cpu", cuda)
+        chosen_sampler("cpu", cuda)
     monkeypatch.setattr(launch, "cannot_run", lambda device: "" if device.type == "cuda" else "it runs on GPUs")
-    assert [sampling_maker(name, cuda) for name in ("auto", "torch", "triton")] == ["triton", "reference", "triton"]
+    assert makers(cuda, "auto", "torch", "triton") == ["triton", "reference", "triton"]
     with pytest.raises(UsageError, match="sampling_backend='triton' cannot serve this model: it runs on GPUs; use"):
-        sampling_maker("triton", cpu)
+        chosen_sampler("triton", cpu)
+    with pytest.raises(UsageError, match=r"sampling_backend='flashinfer' .*: not installed: pip install fl"):
+        chosen_sampler("flashinfer", cuda)
     monkeypatch.setenv("WORKBENCH_CPU_KERNELS", "none")
     build._library.cache_clear()
     try:
-        assert [sampling_maker(name, cpu) for name in ("auto", "torch")] == ["reference", "reference"]
+        assert makers(cpu, "auto", "torch") == ["reference", "reference"]
         with pytest.raises(UsageError, match="WORKBENCH_CPU_KERNELS=none; use 'torch' or 'auto'"):
-            sampling_maker("cpu", cpu)
+            chosen_sampler("cpu", cpu)
     finally:
         build._library.cache_clear()
 

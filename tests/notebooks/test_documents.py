@@ -30,7 +30,7 @@ def test_there_are_commands_of_every_kind():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_is_understood(command: str):
     args = build_parser().parse_args(shlex.split(command)[1:])
-    options = {name: value for name, value in vars(args).items() if name in ("model", "load_format")}
+    options = {name: value for name, value in vars(args).items() if name in ("model", "load_format") and value}
     from_options(options)
 
 

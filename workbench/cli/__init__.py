@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from workbench.cli.parser import WRONG_USAGE, build_parser
-from workbench.errors import UsageError, WorkbenchError
+from workbench.errors import IgnoredSetting, UsageError, WorkbenchError
 
 FAILED, INTERRUPTED = 1, 130
 
@@ -19,7 +21,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     args = build_parser().parse_args(argv)
     try:
-        return int(args.run(args) or 0)
+        with warnings.catch_warnings():
+            _tell_ignored_settings()
+            return int(args.run(args) or 0)
     except KeyboardInterrupt:
         print("workbench: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -36,3 +40,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = " ".join(str(error).split()) or type(error).__name__
         print(f"workbench: {message}{hint}", file=sys.stderr)
         return WRONG_USAGE if usage else FAILED
+
+
+def _tell_ignored_settings() -> None:
+    """From now on such a warning is one line of ours; other warnings stay as they are."""
+    others = warnings.showwarning
+
+    def tell(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, IgnoredSetting):
+            print(f"workbench: {message}", file=sys.stderr)
+        else:
+            others(message, category, *where, **more)
+
+    warnings.simplefilter("always", IgnoredSetting)
+    warnings.showwarning = tell

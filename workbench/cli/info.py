@@ -1,4 +1,4 @@
-"""``workbench info hardware|attention|kernels``: what this machine can do and what is built to run on it."""
+"""``workbench info hardware|kernels``: what this machine can do and what is built to run on it."""
 
 from __future__ import annotations
 
@@ -33,26 +33,6 @@ def hardware(args: argparse.Namespace) -> None:
             f"Measured {found.measured_at}, torch {found.provenance['torch']}. {found.note}".strip(),
         )
     )
-
-
-def attention(args: argparse.Namespace) -> None:
-    import torch
-
-    from workbench.attention.registry import BACKENDS, attention_backend
-    from workbench.config import DEFAULT_MODEL, EngineConfig
-    from workbench.llm import resolve_device
-    from workbench.model.config import ModelConfig
-    from workbench.model.configs import shipped_config
-    from workbench.model.decoder import heads_of
-
-    model, device = ModelConfig.from_dict(shipped_config(DEFAULT_MODEL)), resolve_device(EngineConfig().device)
-    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    chosen = attention_backend("auto", heads_of(model, dtype, device, dtype)).name
-    if args.json:
-        print(json.dumps({"backends": list(BACKENDS), "auto": chosen}))
-        return
-    rows = [(name, "yes" if name == chosen else "") for name in BACKENDS]
-    print(Table(("backend", "taken by auto"), rows, f"auto: for {DEFAULT_MODEL} on this machine ({device.type})."))
 
 
 def kernels(args: argparse.Namespace) -> None:

@@ -37,6 +37,8 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
         common: dict[str, Any] = {"dest": spec.name, "default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
         if kind == "bool":
             group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
+        elif kind == "tuple[int,":
+            group.add_argument(flag, type=int, nargs="+", metavar="N", **common)
         else:
             convert = {"int": int, "float": float, "str": str}[kind]
             metavar = "{" + ",".join(meta["choices"]) + "}" if "choices" in meta else kind.upper()

@@ -8,7 +8,7 @@ import re
 from typing import Any, NoReturn
 
 from workbench import __version__
-from workbench.cli import bench, bench_peers, bench_steps, info, models, simulate, text
+from workbench.cli import bench, bench_gpu, bench_peers, bench_steps, info, info_attention, models, simulate, text
 from workbench.cli.options import add_engine_flags, add_sampling_flags
 
 WRONG_USAGE = 2
@@ -77,6 +77,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_engine_flags(one)
     one = _command(kinds, "peers", bench_peers.peers, "this engine beside other servers, each in its own environment")
     bench_peers.add_flags(one)
+    one = _command(kinds, "gpu", bench_gpu.gpu, "all that needs a GPU: kernels, CUDA graphs, tokens per second")
+    bench_gpu.add_flags(one)
 
     one = _command(commands, "simulate", simulate.simulate, "serve on a chip that is not here, on a virtual clock")
     simulate.add_flags(one)
@@ -94,7 +96,11 @@ def build_parser() -> argparse.ArgumentParser:
     kinds = _group(commands, "info", "what this machine can do, and what is built to run on it")
     one = _command(kinds, "hardware", info.hardware, "how fast this machine reads memory and multiplies matrices")
     one.add_argument("--refresh", action="store_true", help="measure again, even if it was measured before")
-    _command(kinds, "attention", info.attention, "the attention backends")
+    info_attention.add_flags(
+        _command(
+            kinds, "attention", info_attention.attention, "who computes attention here or on another card, and why"
+        )
+    )
     _command(kinds, "kernels", info.kernels, "the operations and who makes them")
 
     _command(commands, "doctor", models.doctor, "check this machine")

@@ -12,6 +12,7 @@ _NAMES = {
     "workbench.lab.compiled_kernels": ("agreed_figures", "made_table"),
     "workbench.lab.controls": ("control", "explore", "run_button"),
     "workbench.lab.course": ("course_map", "glossary"),
+    "workbench.lab.families": ("family", "family_config"),
     "workbench.lab.figures": ("block_tables", "holders", "pool_map", "step_table", "timeline"),
     "workbench.lab.fused_pairs": ("fusions", "layer_bytes"),
     "workbench.lab.lesson": ("Lesson", "current_lesson", "start"),
@@ -24,7 +25,9 @@ _NAMES = {
     "workbench.lab.prefix_runs": ("run_prompts",),
     "workbench.lab.prompt_heads": ("common_heads", "hit_tokens", "read_prompts"),
     "workbench.lab.prompt_lint": ("lint_prompts", "prompt_linter", "suggest_order"),
+    "workbench.lab.seats": ("kv_bytes_on_each", "most_at_once", "seats_of", "seats_on"),
     "workbench.lab.shown": ("drive", "show"),
+    "workbench.lab.small_models": ("scratch_folder", "small_config", "small_llm"),
     "workbench.lab.snapshot": ("PoolSnapshot", "Watch"),
     "workbench.lab.steps": (
         "decode_in_turn",
@@ -47,6 +50,7 @@ _NAMES = {
         "render_pipeline",
         "render_prefix_tree",
         "render_prompt_heads",
+        "render_seats",
         "render_step_timeline",
         "render_tiles",
         "tile_frames",
@@ -54,6 +58,7 @@ _NAMES = {
         "timeline_frames",
     ),
     "workbench.lab.table": ("Cell", "Table"),
+    "workbench.lab.tiny_model": ("judge", "train"),
     "workbench.lab.token_text": ("texts_of", "token_texts"),
     "workbench.lab.tree_snapshot": ("TreeSnapshot", "leaving_line"),
 }

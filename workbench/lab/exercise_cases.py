@@ -33,6 +33,8 @@ class Case:
     """What to think of when this is the case that fails."""
     call: Callable[..., Any] = lambda function, *arguments: function(*arguments)
     """How the function is called: as it is, or, say, once for each item of the one argument."""
+    inputs: tuple[str, ...] = ()
+    """What a failure calls the arguments; without it the function's own names, right where it gets just them."""
     judge: Callable[..., Difference | None] | None = None
     """Where more than one answer is right: ``judge(expected, got, *make())`` says what is wrong with ``got``, if
     anything is. Without it the answer must be the expected one."""

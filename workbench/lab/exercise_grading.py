@@ -101,7 +101,7 @@ def _name(case: Case) -> str:
 
 def _inputs(function: Callable[..., Any], case: Case) -> tuple[tuple[str, str], ...]:
     arguments = case.make()
-    named = zip(_parameters(function, len(arguments)), arguments, strict=True)
+    named = zip(case.inputs or _parameters(function, len(arguments)), arguments, strict=True)
     return tuple((name, short(value)) for name, value in named)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.checks import shown
 from workbench.config import EngineConfig, from_options
-from workbench.errors import UsageError, WorkbenchError
+from workbench.errors import UsageError
 from workbench.lab import course
 from workbench.lab.banner import Surroundings, banner, look_around
 from workbench.lab.claims import claims_table
@@ -231,11 +230,13 @@ class Lesson:
             raise UsageError(
                 f"a test run (tier {self.tier}) is no record: run the notebook with WORKBENCH_TIER=cpu or gpu"
             )
+        from workbench.measure import provenance
+
         source = self._provenance()
         model = EngineConfig().model
         workload = workload or f"notebook {self.number}, tier {self.tier}, {Path(model).name}"
         device = source["device"] if self.device == "cuda" else source["cpu"]
-        driver = _driver() if self.device == "cuda" else None
+        driver = provenance.driver() if self.device == "cuda" else None
         write_run(
             Path(path),
             notebook=self.number,
@@ -342,13 +343,3 @@ def _line(source: Mapping[str, Any]) -> str:
     if device == "cpu":
         device = f"{source['cpu']}, {source['threads']} thread{'s' if source['threads'] != 1 else ''}"
     return f"{commit}, {source['date'][:16]}, {device}, torch {source['torch']}"
-
-
-def _driver() -> str:
-    """Version of the NVIDIA driver. Raises WorkbenchError where it cannot be asked: a record must name it."""
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise WorkbenchError(f"the driver's version is unknown: nvidia-smi failed ({error})") from error
-    return done.stdout.splitlines()[0].strip()

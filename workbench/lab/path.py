@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 def engine_path(llm: LLM) -> Table:
     """What computes the steps of ``llm`` here, in plain words."""
-    return Table(["what", "here", "why"], [_operations(llm), _attention(llm), _decode_steps(llm), _weights(llm)])
+    return Table(
+        ["what", "here", "why"], [_operations(llm), _attention(llm), _sampling(llm), _decode_steps(llm), _weights(llm)]
+    )
 
 
 def _operations(llm: LLM) -> list[str]:
@@ -34,23 +36,35 @@ def _operations(llm: LLM) -> list[str]:
 
 
 def _attention(llm: LLM) -> list[str]:
-    name, wanted = llm.runner.decoder.attention.name, llm.config.attention_backend
-    why = "the fastest for this device and these heads" if wanted == "auto" else f"attention_backend={wanted!r}"
-    return ["attention", name, why]
+    return ["attention", llm.attention.name, llm.attention.why]
+
+
+def _sampling(llm: LLM) -> list[str]:
+    return ["sampling", {"reference": "plain PyTorch"}.get(llm.sampling.name, llm.sampling.name), llm.sampling.why]
 
 
 def _decode_steps(llm: LLM) -> list[str]:
+    from workbench.model.cuda_graphs import MIXTURE, cannot_capture
+
     attention = llm.runner.decoder.attention
     if llm.runner.captured is not None:
-        return ["a decode step", "captured", "recorded once for each size of a batch, then replayed in one call"]
+        steps, one = llm.runner.captured, "recorded once for each size of a batch, then replayed in one call"
+        if llm.runner.decoder.device.type == "cuda":
+            sizes = f"{len(steps.buckets)} sizes of batches up to {steps.buckets[-1]}"
+            one = f"a CUDA graph for each of {sizes}, replayed as one launch"
+        return ["a decode step", "captured", one]
     if llm.config.enforce_eager:
         why = "enforce_eager=True"
     elif not llm.config.enable_kernel_fusion:
         why = "enable_kernel_fusion=False: torch's operations cannot be recorded"
     elif not attention.capturable:
         why = f"attention by {attention.name} cannot be recorded"
+    elif not llm.runner.decoder.capturable:
+        why = MIXTURE
+    elif llm.runner.decoder.device.type == "cpu":
+        why = "only the C++ kernels can be recorded on a CPU"
     else:
-        why = "only the C++ kernels can be recorded so far"
+        why = cannot_capture(llm.runner.decoder)
     return ["a decode step", "one call an operation", why]
 
 

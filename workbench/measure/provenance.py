@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from workbench.errors import WorkbenchError
 from workbench.machine import cpu_name
 
 
@@ -30,6 +31,16 @@ def provenance(device: torch.device) -> dict[str, Any]:
         "transformers": _version("transformers"),
         "python": platform.python_version(),
     }
+
+
+def driver() -> str:
+    """Version of the NVIDIA driver. Raises WorkbenchError where it cannot be asked: a record must name it."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise WorkbenchError(f"the driver's version is unknown: nvidia-smi failed ({error})") from error
+    return done.stdout.splitlines()[0].strip()
 
 
 def _version(distribution: str) -> str | None:

@@ -134,9 +134,10 @@ class Decoder:
             joins = layer.mlp(hidden, self.maker)
         return self._joined(stream, joins, self.norm)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Scores of the next token, ``[rows, vocab_size]`` float32, for rows of `forward`'s result."""
-        return self.lm_head(hidden).float()
+    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Scores of the next token, ``[rows, vocab_size]`` float32, of rows of `forward`; in ``out`` if given."""
+        scores = self.lm_head(hidden)
+        return scores.float() if out is None else out.copy_(scores)
 
     def _joined(self, stream: torch.Tensor, joins: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:
         eps = self.config.rms_norm_eps

@@ -7,37 +7,56 @@ drawn from in turn. So neighbours in the batch, chunked prompts and preemptions 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
 import kernels
 from kernels.cpu.build import cannot_run
 from kernels.triton import launch
+from workbench.attention.table import NEVER_RUN
 from workbench.errors import UsageError
+from workbench.model import flashinfer_sampling
 from workbench.model.penalties import adjust
 from workbench.plan import RequestView
 
 _MASK = (1 << 64) - 1
+_OWN = {
+    "cpu": "our own C++ kernel, without a sort",
+    "triton": f"our own Triton kernel, without a sort; flashinfer by name only, for it has {NEVER_RUN}",
+}
 
 
-def sampling_maker(name: str, device: torch.device) -> str:
-    """Which maker of `kernels.sample` a ``sampling_backend`` that `EngineConfig` has let through means.
+class Sampler(NamedTuple):
+    """Who samples, and why, in words."""
+
+    name: str
+    """A maker of `kernels.sample`, or ``flashinfer``."""
+    why: str
+
+
+def chosen_sampler(name: str, device: torch.device) -> Sampler:
+    """Who samples for a ``sampling_backend`` that `EngineConfig` has let through.
 
     ``auto``: our own kernel, in C++ on a CPU with a compiler, in Triton on a GPU; else torch. Raises UsageError for
-    ``cpu`` and ``triton`` where they cannot run.
+    one asked for by name that cannot run. Asking may compile a kernel, so only those are asked that count.
     """
-    if name == "torch":
-        return "reference"
-    if name == "triton" or (name == "auto" and device.type == "cuda"):
-        reason = launch.cannot_run(device)
-        if name == "triton" and reason:
-            raise UsageError(f"sampling_backend='triton' cannot serve this model: {reason}; use 'torch' or 'auto'")
-        return "reference" if reason else "triton"
-    # Asking may compile the kernel, so it is asked only where the answer counts.
-    reason = f"it runs on CPUs and the model is on {device}" if device.type != "cpu" else cannot_run()
-    if name == "cpu" and reason:
-        raise UsageError(f"sampling_backend='cpu' cannot serve this model: {reason}; use 'torch' or 'auto'")
-    return "reference" if reason else "cpu"
+    if name == "auto":
+        own = "triton" if device.type == "cuda" else "cpu"
+        reason = _why_not(own, device)
+        return Sampler("reference", f"not {own}: {reason}") if reason else Sampler(own, _OWN[own])
+    if name != "torch" and (reason := _why_not(name, device)):
+        raise UsageError(f"sampling_backend={name!r} cannot serve this model: {reason}; use 'torch' or 'auto'")
+    told = f"sampling_backend={name!r}" + (f"; it has {NEVER_RUN}" if name == "flashinfer" else "")
+    return Sampler("reference" if name == "torch" else name, told)
+
+
+def _why_not(name: str, device: torch.device) -> str:
+    if name == "triton":
+        return launch.cannot_run(device)
+    if name == "flashinfer":
+        return flashinfer_sampling.cannot_run(device)
+    return f"it runs on CPUs and the model is on {device}" if device.type != "cpu" else cannot_run()
 
 
 def uniform(seed: int, position: int) -> float:
@@ -49,18 +68,19 @@ def sample(logits: torch.Tensor, requests: Sequence[RequestView], maker: str = "
     """The next token of each request: logits ``[num_requests, vocab_size]`` float32 → ids ``[num_requests]`` int64.
 
     Steps, in the order of transformers' processors: `workbench.model.penalties.adjust`, then the temperature and the
-    filters as `kernels.reference.sample` defines them. ``maker``: whose, see `kernels`.
+    filters as `kernels.reference.sample` defines them. ``maker``: whose, see `kernels`, or ``flashinfer``.
     """
     params = [request.params for request in requests]
-    return kernels.sample(
-        adjust(logits, requests),
+    options = (
         [one.temperature for one in params],
         [one.top_k for one in params],
         [one.top_p for one in params],
         [one.min_p for one in params],
         [0.0 if r.params.greedy else uniform(r.seed, len(r.token_ids)) for r in requests],
-        maker=maker,
     )
+    if maker == "flashinfer":
+        return flashinfer_sampling.sample(adjust(logits, requests), *options)
+    return kernels.sample(adjust(logits, requests), *options, maker=maker)
 
 
 def _mix(x: int) -> int:

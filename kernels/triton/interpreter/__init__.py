@@ -23,6 +23,7 @@ Inside, these defects of the interpreter (Triton 3.6 to 3.9) are repaired; on le
   that overflows raises in 3.6; here it wraps around, as does int1 (True + True is True in 3.6).
 - **A loop bound read from memory** raises in 3.6 with numpy ≥ 2.4.
 - **Float arguments** stay Python numbers, so they compute in float64 and take the other operand's type; here fp32.
+- **True and False** as arguments raise in 3.6.
 - **Whole arguments from 2^31 to 2^32** are held in 32 bits, so two of them wrap around; here 64, as their type says.
 - **Atomic addition of bf16** raises; **`tl.fma`** rounds twice in 3.6; **descriptors** cannot pad bf16 with NaN.
 - **A grid** with y or z over 65535 runs; a GPU refuses it, and here it raises ValueError.

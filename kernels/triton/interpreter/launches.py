@@ -77,6 +77,8 @@ def wrap_implicit_cvt(original: Callable[..., Any]) -> Callable[..., Any]:
     def implicit_cvt(arg: Any) -> Any:
         if type(arg) is float:  # fp32 on a GPU; Triton leaves it a Python number, which computes in float64
             return tl.tensor(interpreter.TensorHandle(np.array([arg], dtype=np.float32), tl.float32), tl.float32)
+        if type(arg) is bool:  # 3.6 refuses to hold it
+            return tl.tensor(interpreter.TensorHandle(np.array([arg]), tl.int1), tl.int1)
         converted = original(arg)
         if type(arg) is int:  # from 2^31 to 2^32 the type says 64 bits and the data are 32, which then wrap around
             handle = converted.handle

@@ -166,6 +166,19 @@ def test_a_notebook_asks_for_figures_and_machine_code(first, monkeypatch):
     assert "HGMMA" in inspector.sass("on_purpose.sound", "sm_90", [str(ON_PURPOSE)])
 
 
+@pytest.mark.timeout(300)
+def test_a_reader_that_goes_away_is_no_error(tmp_path):
+    line = [sys.executable, "-m", "kernels.inspect", "on_purpose.sound", "--sass", "--arch", "sm_80"]
+    environment = os.environ | {"WORKBENCH_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [*line, "--module", str(ON_PURPOSE)], env=environment, cwd=tmp_path,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        process.stdout.close()
+        said = process.stderr.read()
+    assert said == ""
+
+
 @pytest.mark.parametrize(
     "arguments", [["--arch", "sm_75"], ["--workers", "0"], ["--update"], ["--table", "no_such.json", "x"]]
 )

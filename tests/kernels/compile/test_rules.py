@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -123,12 +124,24 @@ def test_a_table_is_one_line_a_chip_and_comes_back_the_same(tmp_path):
     assert len(path.read_text(encoding="utf-8").splitlines()) == 2 + 2 * 2 + 3
     everything = table.updated(old, made, None)
     assert list(everything["b.v"]) == ["sm_80", "sm_90", "sm_100"] and "gone.v" in everything
-    path.write_text("[]", encoding="utf-8")
-    with pytest.raises(ValueError, match="is no table"):
-        table.load(path)
 
 
 def test_figures_come_back_from_their_brief_form():
     assert Made.of(SOUND.brief()) == SOUND
     with pytest.raises(TypeError):
         Made.of({**SOUND.brief(), "speed": 1})
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a.v": 5}', '{"a.v": {"sm_80": 5}}', '{"a.v": {"sm_80": {}', "\xff"])
+def test_what_is_no_table_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "9.9.9.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"9\.9\.9\.json is no table"):
+        table.load(path)
+
+
+def test_a_folder_is_no_table_and_a_missing_file_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is no table"):
+        table.load(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        table.load(tmp_path / "none.json")

@@ -45,6 +45,7 @@ def cases() -> list[Any]:
     return named
 
 
+@pytest.mark.gpu_quick
 @pytest.mark.parametrize("case", cases())
 def test_rungs_equal_the_definition(case: dict[str, Any], device: str) -> None:
     given = dict(case)

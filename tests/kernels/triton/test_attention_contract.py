@@ -43,6 +43,7 @@ def test_a_window_hides_the_first_blocks_of_later_rows(rung: str, device: str) -
     case.check(*run(case, rung, Tiles(64, 16, 4, 1)))
 
 
+@pytest.mark.gpu_quick
 @pytest.mark.parametrize("poison", [NAN, float("inf")])
 def test_keys_that_no_query_sees_are_not_read(rung: str, poison: float, device: str) -> None:
     """[2] Garbage before the window, as in blocks given up by a sliding window, and in a neighbour changes no bit."""
@@ -57,6 +58,7 @@ def test_keys_that_no_query_sees_are_not_read(rung: str, poison: float, device: 
         assert not now[3:7].isfinite().all()
 
 
+@pytest.mark.gpu_quick
 @pytest.mark.parametrize("sinks", [False, True])
 def test_no_keys(rung: str, sinks: bool, device: str) -> None:
     """[3, 4] Out 0 and lse −inf (or the sink); rows between others are written, not left as memory was."""
@@ -182,6 +184,7 @@ def test_causal_is_aligned_at_the_end(flash: str, device: str) -> None:
         before, _ = run(case, flash)
 
 
+@pytest.mark.gpu_quick
 @pytest.mark.parametrize("window", [15, 16, 17])
 def test_window_edges(window: int, flash: str, device: str) -> None:
     """A window around a block's length: the token at distance window − 1 is seen, the one at window is not."""
@@ -193,6 +196,16 @@ def test_window_edges(window: int, flash: str, device: str) -> None:
         case.inputs, kept = (*case.inputs[:2], values, *case.inputs[3:]), case.inputs
         assert torch.equal(run(case, flash)[0], before) is not seen
         case.inputs = kept
+
+
+@pytest.mark.parametrize("window", [2**31 - 1, 2**31, 2**63, 10**30])
+def test_a_window_of_any_width_hides_nothing(window: int, rung: str, device: str) -> None:
+    """Also where more queries than keys put the first ones at positions below zero: no sum may wrap at 32 bits."""
+    case = Case([(40, 7), (33, 3)], 16, 3, causal=False, device=device)
+    expected = run(case, rung)
+    case.window = window
+    for was, now in zip(expected, run(case, rung), strict=True):
+        assert torch.equal(now, was)
 
 
 def test_same_bits_twice_alone_and_in_chunks(device: str) -> None:

@@ -23,6 +23,7 @@ def makers(dtype: torch.dtype, device: str) -> list[str]:
     return ["triton", *(["cpu"] if cpu else [])]
 
 
+@pytest.mark.gpu_quick
 @pytest.mark.parametrize(
     ("shape", "dtype", "with_residual"),
     [
@@ -71,6 +72,7 @@ def test_rms_norm_writes_the_stream_where_it_lies(device: str) -> None:
     assert torch.equal(stream, expected) and storage.isnan().sum() == 5 * 10
 
 
+@pytest.mark.gpu_quick
 @pytest.mark.parametrize(("rows", "width", "dtype"), [(1, 1, F32), (3, 20, BF16), (2, 1536, F16), (3, 1030, F32)])
 def test_silu_mul(rows: int, width: int, dtype: torch.dtype, device: str) -> None:
     gate_up = (4 * amid_nan(rows, 2 * width, dtype=dtype)).to(device)
@@ -89,6 +91,7 @@ def test_silu_mul_far_from_zero(device: str) -> None:
     torch.testing.assert_close(found, reference.silu_mul(gate_up), atol=1e-30, rtol=1e-5, equal_nan=True)
 
 
+@pytest.mark.gpu_quick
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "normed", "dtype", "cached", "block_size"),
     [
@@ -135,6 +138,7 @@ def test_rope_and_write(
             assert torch.equal(found_cache.flatten(0, 1)[places[3]], kv), "what is cached is what attention sees"
 
 
+@pytest.mark.gpu_quick
 def test_a_slot_below_zero_is_not_written_but_its_token_is_turned(device: str) -> None:
     heads, kv_heads, head_dim = 2, 1, 8
     found = []
@@ -161,6 +165,11 @@ def test_offsets_beyond_32_bits() -> None:
     assert torch.equal(activation.silu_mul(x), activation.silu_mul(x.contiguous()))
     assert torch.equal(softmax.online(x), softmax.online(x.contiguous()))
     assert torch.equal(matmul.matmul(x, weight[:, None]), matmul.matmul(x.contiguous(), weight[:, None]))
+    # Each number of a product that far from the next: within a block, and from block to block.
+    deep = torch.empty(3 * far, dtype=BF16).as_strided((2, 130), (1, far // 60)).copy_(drawn(2, 130, dtype=BF16))
+    near = deep.contiguous()
+    assert torch.equal(matmul.matmul(deep, near.T), matmul.matmul(near, near.T))
+    assert torch.equal(matmul.matmul(near, deep.T), matmul.matmul(near, near.T))
     options = ([0.7] * 3, [5] * 3, [0.9] * 3, [0.0] * 3, [0.5] * 3)
     assert torch.equal(sampling.sample(x, *options), sampling.sample(x.contiguous(), *options))
     cache = x.as_strided((3, 1, 2, 1, 32), (far, 64, 32, 32, 1)).zero_()
@@ -206,6 +215,12 @@ def test_what_cannot_be_taken_is_refused_by_name(monkeypatch: pytest.MonkeyPatch
             lambda: norm.rms_norm(torch.ones(2, 2, 4), torch.ones(4), 1e-5, torch.ones(2, 3, 4)[:, :2]),
             "rows of the residual are not a fixed distance apart",
         ),
+        (
+            lambda: norm.rms_norm(torch.ones(2, 4), torch.ones(4), 1e-5, torch.ones(1, 4).expand(2, 4)),
+            r"residual is written, and several of its numbers lie in one place \(strides \(0, 1\)\)",
+        ),
+        (lambda: _turn(qkv=torch.ones(1, 24).expand(2, 24)), "qkv is written, and several"),
+        (lambda: _turn(cache=torch.ones(2, 1, 2, 1, 8).expand(2, 4, 2, 1, 8)), "cache is written, and several"),
         (lambda: activation.silu_mul(torch.ones(2, 3)), "rows of 3 numbers are no two halves"),
         (lambda: softmax.softmax(torch.ones(3, 2).T), "do not lie side by side"),
         (lambda: softmax.fused(torch.ones(1, 16385)), "rows of 16385, and they hold 16384; use online"),
@@ -219,8 +234,14 @@ def test_what_cannot_be_taken_is_refused_by_name(monkeypatch: pytest.MonkeyPatch
 
 
 def _turn(
-    table: torch.Tensor | None = None, slots: torch.Tensor | None = None, norm: torch.Tensor | None = None
+    table: torch.Tensor | None = None,
+    slots: torch.Tensor | None = None,
+    norm: torch.Tensor | None = None,
+    qkv: torch.Tensor | None = None,
+    cache: torch.Tensor | None = None,
 ) -> None:
+    qkv = torch.ones(2, 24) if qkv is None else qkv
+    cache = torch.zeros(2, 4, 2, 1, 8) if cache is None else cache
     table, places = torch.ones(9, 4) if table is None else table, torch.zeros(2, dtype=torch.int64)
     slots = places if slots is None else slots
-    rope.rope_and_write(torch.ones(2, 24), places, table, table, slots, torch.zeros(2, 4, 2, 1, 8), norm)
+    rope.rope_and_write(qkv, places, table, table, slots, cache, norm)

@@ -216,6 +216,21 @@ def _wrap(out_ptr, a, b):
     tl.store(out_ptr, a * b)
 
 
+@triton.jit
+def _chosen(out_ptr, add, n):
+    value = n * add
+    if add:
+        value += n
+    tl.store(out_ptr, value)
+
+
+@pytest.mark.parametrize("add", [False, True])
+def test_a_truth_value_may_be_an_argument(add: bool) -> None:
+    out = torch.full((1,), -1, dtype=torch.int32)
+    _chosen[(1,)](out, add, 5)
+    assert out.item() == (10 if add else 0)
+
+
 def test_int32_still_wraps_around() -> None:
     out = torch.zeros(1, dtype=torch.int32)
     _wrap[(1,)](out, 70000, 70000)

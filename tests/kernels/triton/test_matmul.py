@@ -15,6 +15,7 @@ from tests.kernels.triton.rules import agrees, amid_nan, drawn
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 
+@pytest.mark.gpu_quick
 @pytest.mark.parametrize(
     ("m", "n", "k", "dtype", "weights", "with_bias", "activation"),
     [
@@ -52,6 +53,7 @@ def test_linear_takes_weights_of_floats(device: str) -> None:
         kernels.linear(x.cpu(), pack(weight.cpu(), "int8"), maker="triton")
 
 
+@pytest.mark.gpu_quick
 def test_what_is_no_number_stays_in_its_row_and_column(device: str) -> None:
     a, b = torch.ones(20, 32, device=device), torch.ones(32, 40, device=device)
     a[3, 5] = b[7, 11] = float("nan")

@@ -29,6 +29,7 @@ def close(got: State, expected: State, tolerance: float = 1e-5) -> None:
     torch.testing.assert_close(got[1].double(), expected[1].double(), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.gpu_quick
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_the_mean_weighted_by_the_exponentials(maker: str, dtype: torch.dtype, device: str) -> None:
     a, b = state(0, device, dtype=dtype), state(1, device, dtype=dtype)
@@ -40,6 +41,7 @@ def test_the_mean_weighted_by_the_exponentials(maker: str, dtype: torch.dtype, d
     close(got, expected, tolerance)
 
 
+@pytest.mark.gpu_quick
 def test_an_empty_state_is_the_identity_whatever_its_out_holds(maker: str, device: str) -> None:
     """[3] Not one bit changes, on either side."""
     a = state(0, device)
@@ -48,6 +50,7 @@ def test_an_empty_state_is_the_identity_whatever_its_out_holds(maker: str, devic
         assert torch.equal(merged[0], a[0]) and torch.equal(merged[1], a[1])
 
 
+@pytest.mark.gpu_quick
 def test_two_empty_states_make_an_empty_one(maker: str, device: str) -> None:
     """[3] −inf − −inf is not formed: out 0, lse −inf, in the rows that are empty and in no other."""
     a, b = state(0, device), state(1, device)

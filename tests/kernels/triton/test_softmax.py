@@ -13,6 +13,7 @@ from tests.kernels.triton.rules import agrees, amid_nan
 RUNGS = list(softmax.LADDER)
 
 
+@pytest.mark.gpu_quick
 @pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize(
     ("shape", "dtype"),
@@ -23,6 +24,7 @@ def test_each_rung(rung: str, shape: tuple[int, ...], dtype: torch.dtype, device
     agrees(softmax.LADDER[rung](x), reference.softmax(x), x.double().softmax(-1))
 
 
+@pytest.mark.gpu_quick
 @pytest.mark.parametrize("rung", RUNGS)
 def test_masked_rows_and_broken_ones(rung: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of −inf before, between and after numbers; a row of them alone is zeros; NaN and +inf stay their row's."""

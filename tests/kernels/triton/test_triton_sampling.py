@@ -35,6 +35,7 @@ def unlike(
     return wrong, compared
 
 
+@pytest.mark.gpu_quick
 @pytest.mark.parametrize("seed", range(3))
 def test_draws_what_is_defined(seed: int, device: str) -> None:
     draw, compared = Random(seed), 0
@@ -95,6 +96,7 @@ def test_logits_that_only_rounding_makes_equally_far(device: str) -> None:
     assert kernels.sample(logits.to(device), *options, maker="triton").item() == 2
 
 
+@pytest.mark.gpu_quick
 def test_greedy_takes_the_first_of_the_largest_as_argmax_does(device: str) -> None:
     rows = [[1.0, NAN, 5.0, NAN], [-INF] * 4, [-0.0, 0.0, 0.0, -1.0], [1.0, INF, INF, NAN], [-INF, -3.0, -3.0, -INF]]
     for pad in (0, 45):  # of one block and of several
@@ -157,6 +159,7 @@ def test_the_search_ends_in_32_rounds(device: str, monkeypatch: pytest.MonkeyPat
         assert 0 < len(rounds) <= 2 * 32
 
 
+@pytest.mark.gpu_quick
 def test_neighbours_change_no_token(device: str) -> None:
     logits, options = random_case(Random(3), (80,), rows=4)
     together = kernels.sample(logits.to(device), *options, maker="triton").tolist()

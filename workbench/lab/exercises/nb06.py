@@ -116,6 +116,11 @@ EXERCISES = (
             ),
             Mutant("the stream not written", "    tl.store(stream_ptr, stream, mask=inside)\n", ""),
             Mutant("more than the row written", "(stream_ptr, stream, mask=inside)", "(stream_ptr, stream)"),
+            Mutant(
+                "x written over",
+                "    s = stream.to(tl.float32)\n",
+                "    s = stream.to(tl.float32)\n    tl.store(x_ptr + row * x_stride + column, s, mask=inside)\n",
+            ),
             Mutant("x normed, not the sum", "s = stream.to(tl.float32)", "s = x"),
             Mutant("one stride for both", "row * stream_stride", "row * x_stride"),
             Mutant("rows of x side by side", "row * x_stride", "row * width"),

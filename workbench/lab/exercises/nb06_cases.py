@@ -15,6 +15,7 @@ from workbench.lab.exercise_cases import Case, fixed
 
 EPS = 1e-5
 NO_OTHER = "a lane that the mask switches off holds no number, unless you say which: other=0.0"
+UNTOUCHED, OVERWRITTEN = "untouched", "overwritten"
 BEYOND = "only the first `width` columns are the row's; BLOCK may be larger"
 
 
@@ -86,13 +87,19 @@ def launched(function: Callable[..., Any], x: Rows, stream: Rows, weight: Rows, 
     device = "cpu" if interpreting() else "cuda"
     tensors = [one.tensor(device) for one in (x, stream, weight, out)]
     launch_norm(function, tensors[0], tensors[1], tensors[2][0], tensors[3], rest[3])
-    return {"stream": tensors[1].float().tolist(), "out": tensors[3].float().tolist(), "gaps": _gaps(tensors[1])}
+    kept = all(torch.equal(tensors[i], one.tensor(device)) for i, one in ((0, x), (2, weight)))
+    return {
+        "stream": tensors[1].float().tolist(),
+        "out": tensors[3].float().tolist(),
+        "gaps": _gaps(tensors[1]),
+        "x and weight": UNTOUCHED if kept else OVERWRITTEN,
+    }
 
 
 def _gaps(rows: torch.Tensor) -> str:
     """What became of the memory between the rows of a view."""
     behind = rows.as_strided((len(rows), rows.stride(0) - rows.shape[1]), rows.stride(), rows.shape[1])
-    return "untouched" if bool(behind.isnan().all()) else "overwritten"
+    return UNTOUCHED if bool(behind.isnan().all()) else OVERWRITTEN
 
 
 def defined(x: Rows, stream: Rows, weight: Rows, out: Rows, *rest: Any) -> Any:
@@ -102,7 +109,8 @@ def defined(x: Rows, stream: Rows, weight: Rows, out: Rows, *rest: Any) -> Any:
     kind = getattr(torch, stream.dtype)
     added = (x.tensor("cpu").float() + stream.tensor("cpu").float()).to(kind)
     normed = rms_norm(added.float(), weight.tensor("cpu")[0].float(), rest[3]).to(kind)
-    return {"stream": added.float().tolist(), "out": normed.float().tolist(), "gaps": "untouched"}
+    whole = {"gaps": UNTOUCHED, "x and weight": UNTOUCHED}
+    return {"stream": added.float().tolist(), "out": normed.float().tolist(), **whole}
 
 
 def norm_cases() -> list[Case]:
@@ -125,7 +133,7 @@ def norm_cases() -> list[Case]:
     one = (Rows(((1.0, 2.0),), 2), Rows(((2.0, 2.0),), 2), Rows(((1.0, 2.0),), 2), Rows(((0.0, 0.0),), 2))
     by_hand = "the stream becomes [3, 4]; the mean of its squares is 12.5"
     cases.append(
-        Case("by hand", "[1, 2] + [2, 2]", fixed(*one, 2, 2, 2, EPS, 2), defined, 1e-5, help=by_hand, call=launched)
+        Case("by hand", "[1, 2] + [2, 2]", fixed(*one, 2, 2, 2, 0.0, 2), defined, 1e-5, help=by_hand, call=launched)
     )
     add("random", "3 rows of 8", 3, 8)
     add("random", "2 rows of 16", 2, 16)

@@ -25,27 +25,30 @@ def step_by_definition(highest: float, scores: list[float]) -> tuple[float, list
     return new, [share(score) for score in scores], share(highest)
 
 
-def folded(step: Step, blocks: Sequence[Sequence[float]], values: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """A row over all its blocks, as the kernel does it: the log2 of the sum of weights, and the result."""
+def folded(step: Step, blocks: Sequence[Sequence[float]], values: Sequence[Sequence[float]]) -> dict[str, float]:
+    """A row over all its blocks, as the kernel does it."""
     highest, total, result = -math.inf, 0.0, 0.0
     for scores, column in zip(blocks, values, strict=True):
         highest, weights, factor = step(highest, list(scores))
         total = total * factor + sum(weights)
         result = result * factor + sum(w * v for w, v in zip(weights, column, strict=True))
-    return highest + math.log2(total) if total else -math.inf, result / (total or 1.0)
+    return _row(highest + math.log2(total) if total else -math.inf, result / (total or 1.0))
 
 
-def softmax_at_once(blocks: Sequence[Sequence[float]], values: Sequence[Sequence[float]]) -> tuple[float, float]:
+def softmax_at_once(blocks: Sequence[Sequence[float]], values: Sequence[Sequence[float]]) -> dict[str, float]:
     """The same by the definition, all scores at once."""
     scores = [score for block in blocks for score in block]
     top = max(scores)
     if top == -math.inf:
-        return -math.inf, 0.0
+        return _row(-math.inf, 0.0)
     weights = [math.exp2(score - top) for score in scores]
     column = [value for block in values for value in block]
-    return top + math.log2(math.fsum(weights)), math.fsum(
-        map(math.prod, zip(weights, column, strict=True))
-    ) / math.fsum(weights)
+    total = math.fsum(weights)
+    return _row(top + math.log2(total), math.fsum(map(math.prod, zip(weights, column, strict=True))) / total)
+
+
+def _row(log_sum: float, result: float) -> dict[str, float]:
+    return {"log2 of the sum of 2 ** score": log_sum, "weighted mean of the values": result}
 
 
 def step_cases() -> list[Case]:
@@ -55,7 +58,10 @@ def step_cases() -> list[Case]:
 
     def whole(family: str, name: str, blocks: Sequence[Sequence[float]], help_: str = "") -> None:
         values = [[draw.randint(-8, 8) / 4 for _ in block] for block in blocks]
-        cases.append(Case(family, name, fixed(blocks, values), softmax_at_once, 1e-9, 1e-9, help=help_, call=folded))
+        row, near = fixed(blocks, values), (1e-9, 1e-9)
+        cases.append(
+            Case(family, name, row, softmax_at_once, *near, help_, folded, inputs=("blocks of scores", "their values"))
+        )
 
     for number in range(6):
         scores = [draw.randint(-40, 40) / 8 for _ in range(12)]

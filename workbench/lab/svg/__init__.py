@@ -10,6 +10,7 @@ from workbench.lab.svg.lifeline import render_lifeline
 from workbench.lab.svg.memory import memory_map_frames, render_memory_map
 from workbench.lab.svg.parting import parting_table, render_parting
 from workbench.lab.svg.pipeline import render_pipeline
+from workbench.lab.svg.seats import render_seats
 from workbench.lab.svg.tiles import render_tiles, tile_frames, tile_table
 from workbench.lab.svg.timeline import render_step_timeline, timeline_frames
 from workbench.lab.svg.tree import prefix_tree_frames, prefix_tree_table, render_prefix_tree
@@ -28,6 +29,7 @@ __all__ = [
     "render_pipeline",
     "render_prefix_tree",
     "render_prompt_heads",
+    "render_seats",
     "render_step_timeline",
     "render_tiles",
     "tile_frames",
