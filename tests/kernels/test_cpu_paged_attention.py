@@ -209,6 +209,6 @@ def test_what_it_cannot_compute_is_refused_by_name() -> None:
 
 
 def test_auto_takes_it_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kernels.available("paged_attention") == ["reference", "cpu"]
+    assert "cpu" in kernels.available("paged_attention")
     case = Case([(40, 1)], 4, 2, 16, 16, None, seed=3)
     assert attention.suits(case.q, case.cache) and not attention.suits(case.q.half(), case.cache)
