@@ -15,11 +15,12 @@ import torch
 import kernels
 from kernels.triton.attention_call import refusal_of_heads
 from kernels.triton.interpreter import faithful
+from workbench.attention.gather import Seen, seen_by
 from workbench.attention.interface import AttentionBatch, Heads
 
 
 class _Prepared(NamedTuple):
-    slots: torch.Tensor  # [total_k] int64
+    seen: Seen
     query_start: torch.Tensor  # [batch + 1] int32
     key_start: torch.Tensor  # [batch + 1] int32
     window: int | None
@@ -35,23 +36,13 @@ class Triton:
     capturable = False
 
     def prepare(self, batch: AttentionBatch, window: int | None, dtype: torch.dtype) -> _Prepared:
-        device, starts, lengths = batch.block_tables.device, batch.query_start, batch.seq_lens
-        # Causal attention is aligned at the last token, so leaving out a request's first keys moves nothing.
-        firsts = [0] * len(lengths)
-        if window is not None:
-            firsts = [max(0, n - (starts[b + 1] - starts[b]) - window + 1) for b, n in enumerate(lengths)]
-        counts = [n - first for n, first in zip(lengths, firsts, strict=True)]
-        owners = torch.arange(len(lengths), device=device).repeat_interleave(torch.tensor(counts, device=device))
-        ranges = [torch.arange(first, n, device=device) for first, n in zip(firsts, lengths, strict=True)]
-        positions = torch.cat(ranges)
-        blocks = batch.block_tables[owners, positions // batch.block_size]
-        slots = blocks * batch.block_size + positions % batch.block_size
-        key_start = torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=device)
-        return _Prepared(slots, batch.starts, key_start, window)
+        seen = seen_by(batch, window)
+        key_start = torch.tensor([0, *accumulate(seen.counts)], dtype=torch.int32, device=seen.slots.device)
+        return _Prepared(seen, batch.starts, key_start, window)
 
     def attend(self, q: torch.Tensor, cache: torch.Tensor, prepared: _Prepared, scale: float) -> torch.Tensor:
-        slots, query_start, key_start, window = prepared
-        keys, values = cache.flatten(0, 1).index_select(0, slots).to(q.dtype).unbind(1)
+        seen, query_start, key_start, window = prepared
+        keys, values = seen.gather(cache, q.dtype)
         with faithful():
             out, _ = kernels.flash_attention(
                 q, keys, values, query_start, key_start, scale=scale, window=window, maker="triton"
