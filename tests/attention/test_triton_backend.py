@@ -42,7 +42,7 @@ def test_prompts_around_the_window(length: int) -> None:
 def test_a_window_gathers_only_what_may_be_seen() -> None:
     case = Case([(90, 3), (4, 1), (7, 7)], 4, 2, 8, 4, 5, seed=0)
     prepared = attention_backend("triton", case.heads).prepare(case.batch, case.window, torch.float32)
-    assert prepared.key_start.tolist() == [0, 7, 11, 18] and len(prepared.slots) == 18
+    assert prepared.key_start.tolist() == [0, 7, 11, 18] and len(prepared.seen.slots) == 18
 
 
 def test_empty_requests_and_rows_that_see_nothing() -> None:
