@@ -26,7 +26,7 @@ from kernels.triton import launch
 MAKERS = ("reference", "triton", "cpu")
 _OPERATIONS: dict[str, dict[str, Callable[..., Any] | str]] = {
     "embedding": {"reference": reference.embedding, "cpu": cpu_linear.embedding},
-    "expanded_latent_attention": {"reference": reference.expanded_latent_attention},
+    "expanded_latent_attention": {"reference": reference.expanded_latent_attention, "triton": "expanded_latent"},
     "flash_attention": {"reference": reference.flash_attention, "triton": "flash_attention"},
     "linear": {"reference": reference.linear, "triton": "matmul", "cpu": cpu_linear.linear},
     "matmul": {"reference": reference.matmul, "triton": "matmul"},
@@ -42,7 +42,7 @@ _OPERATIONS: dict[str, dict[str, Callable[..., Any] | str]] = {
         "triton": "paged_attention",
         "cpu": cpu_attention.paged_attention,
     },
-    "paged_latent_attention": {"reference": reference.paged_latent_attention},
+    "paged_latent_attention": {"reference": reference.paged_latent_attention, "triton": "latent_attention"},
     "route": {"reference": reference.route},
     "sample": {"reference": reference.sample, "triton": "sampling", "cpu": cpu_sampling.sample},
 }
@@ -225,8 +225,8 @@ def paged_latent_attention(
     scale: float,
     maker: str = "auto",
 ) -> torch.Tensor:
-    """See `kernels.reference.paged_latent_attention`."""
-    made = _maker("paged_latent_attention", maker)
+    """See `kernels.reference.paged_latent_attention`. The maker ``triton`` also takes int32 tensors for the two lists."""
+    made = _maker("paged_latent_attention", maker, on_gpu=_on_gpu("paged_latent_attention", q, cache, block_tables, rank))
     return made(q, cache, block_tables, query_start, seq_lens, rank=rank, scale=scale)
 
 
@@ -243,7 +243,8 @@ def expanded_latent_attention(
     maker: str = "auto",
 ) -> torch.Tensor:
     """See `kernels.reference.expanded_latent_attention`."""
-    made = _maker("expanded_latent_attention", maker)
+    tensors = (q, cache, block_tables, key_up, value_up)
+    made = _maker("expanded_latent_attention", maker, on_gpu=_on_gpu("expanded_latent_attention", *tensors))
     return made(q, cache, block_tables, query_start, seq_lens, key_up, value_up, scale=scale)
 
 

@@ -39,6 +39,9 @@ class Pages(NamedTuple):
         arch, padded = architecture(self.device), padded_dim(self.head_dim)
         return paged(tiles(arch, padded, self.dtype.itemsize, descriptors=False, windowed=windowed))
 
+    def decode_tiles(self, rows: int) -> Tiles:
+        return decode_tiles(architecture(self.device), padded_dim(self.head_dim), self.dtype.itemsize, rows)
+
     def plan(
         self,
         query_start: torch.Tensor,
@@ -54,7 +57,7 @@ class Pages(NamedTuple):
         return make_plan(
             query_start, seq_lens, bounds,
             num_kv_heads=self.num_kv_heads, group=self.group,
-            tiles=decode_tiles(architecture(self.device), padded_dim(self.head_dim), self.dtype.itemsize, rows),
+            tiles=self.decode_tiles(rows),
             window=window, split_size=split_size, num_sms=num_sms or multiprocessors(self.device),
         )  # fmt: skip
 
@@ -77,10 +80,17 @@ def refusal(q: torch.Tensor, cache: torch.Tensor, block_tables: torch.Tensor, si
         return reason
     if cache.device != q.device:
         return f"the cache is on {cache.device} and q on {q.device}"
-    right = block_tables.ndim == 2 and block_tables.dtype in TABLE_TYPES and block_tables.device == q.device
-    if not right or (block_tables.shape[1] > 1 and block_tables.stride(1) != 1):
-        return f"block_tables must be int64 or int32 [batch, max_blocks] on {q.device}, each row's numbers side by side"
+    if reason := refusal_of_tables(block_tables, q.device):
+        return reason
     return refusal_of_sinks(sinks, q)
+
+
+def refusal_of_tables(block_tables: torch.Tensor, device: torch.device) -> str:
+    """Why block tables do not go with tensors on a device; empty if they do."""
+    right = block_tables.ndim == 2 and block_tables.dtype in TABLE_TYPES and block_tables.device == device
+    if not right or (block_tables.shape[1] > 1 and block_tables.stride(1) != 1):
+        return f"block_tables must be int64 or int32 [batch, max_blocks] on {device}, each row's numbers side by side"
+    return ""
 
 
 def plan_for(
@@ -98,8 +108,24 @@ def plan_for(
     cannot be taken."""
     require("paged_attention", refusal(q, cache, block_tables))
     pages = Pages(q.shape[1], cache.shape[3], q.shape[2], q.dtype, q.device)
+    longest = block_tables.shape[1] * cache.shape[1]
+    return plan_of(pages, len(q), longest, query_start, seq_lens, window, split_size, num_sms)
+
+
+def plan_of(
+    pages: Pages,
+    num_tokens: int,
+    longest: int,
+    query_start: list[int] | torch.Tensor,
+    seq_lens: list[int] | torch.Tensor,
+    window: int | None = None,
+    split_size: int | None = None,
+    num_sms: int | None = None,
+) -> Plan:
+    """`plan_for` these heads; of tensors only ``num_tokens`` and the ``longest`` request that tables have room for are
+    known."""
     if isinstance(query_start, torch.Tensor) and isinstance(seq_lens, torch.Tensor):
-        bounds = bounds_for(len(q), block_tables.shape[1] * cache.shape[1], pages.group)
+        bounds = bounds_for(num_tokens, longest, pages.group)
         return pages.plan(query_start, seq_lens, bounds, window, split_size, num_sms)
     if isinstance(query_start, torch.Tensor) or isinstance(seq_lens, torch.Tensor):
         raise ValueError("query_start and seq_lens must be both lists or both int32 tensors")
@@ -150,6 +176,25 @@ class Call(NamedTuple):
         kernel[grid](**named, num_warps=chosen.num_warps, num_stages=chosen.num_stages)
 
 
+def check(q: torch.Tensor, block_tables: torch.Tensor, plan: Plan, lse: torch.Tensor | None) -> None:
+    """Raises ValueError for a plan of another batch, and for room for sums that does not go with the queries."""
+    batch = plan.seq_lens.shape[0]
+    if len(block_tables) != batch or plan.seq_lens.device != q.device:
+        raise ValueError(f"the plan is for {batch} requests on {plan.seq_lens.device}, not {len(block_tables)} here")
+    right = lse is None or (lse.dtype == torch.float32 and lse.shape == q.shape[:2] and lse.is_contiguous())
+    if lse is not None and not (right and lse.device == q.device):
+        raise ValueError(f"lse must be contiguous float32 {list(q.shape[:2])} on {q.device}")
+
+
+def plan_values(plan: Plan, block_tables: torch.Tensor) -> dict[str, Any]:
+    """Arguments that a plan gives a kernel."""
+    return {
+        **{"cu_q": plan.query_start, "seq_lens": plan.seq_lens, "batch": plan.seq_lens.shape[0]},
+        **{"width": plan.width, "num_splits": plan.num_splits, "split_size": plan.split_size},
+        **{"tables": block_tables, "stride_table": block_tables.stride(0), "stride_os": 0, "stride_ls": 0},
+    }
+
+
 def prepare(
     q: torch.Tensor,
     cache: torch.Tensor,
@@ -164,26 +209,19 @@ def prepare(
 ) -> Call:
     """Raises ValueError for what the kernels do not take."""
     require("paged_attention", refusal(q, cache, block_tables, sinks))
-    batch = plan.seq_lens.shape[0]
-    if len(block_tables) != batch or plan.seq_lens.device != q.device:
-        raise ValueError(f"the plan is for {batch} requests on {plan.seq_lens.device}, not {len(block_tables)} here")
+    check(q, block_tables, plan, lse)
     if out is None:
         out = q.new_empty(q.shape)
     elif out.shape != q.shape or out.device != q.device or strange(out=out):
         raise ValueError(f"out is {out.dtype} {list(out.shape)} on {out.device}; it must be as q, {list(q.shape)}")
-    right = lse is None or (lse.dtype == torch.float32 and lse.shape == q.shape[:2] and lse.is_contiguous())
-    if lse is not None and not (right and lse.device == q.device):
-        raise ValueError(f"lse must be contiguous float32 {list(q.shape[:2])} on {q.device}")
     pages = Pages(q.shape[1], cache.shape[3], q.shape[2], q.dtype, q.device)
     k, v = cache[:, :, 0], cache[:, :, 1]
     values: dict[str, Any] = {
-        **{"q": q, "k": k, "v": v, "out": out, "lse": lse, "sinks": sinks, "tables": block_tables},
-        **{"cu_q": plan.query_start, "seq_lens": plan.seq_lens},
+        **{"q": q, "k": k, "v": v, "out": out, "lse": lse, "sinks": sinks},
+        **plan_values(plan, block_tables),
         **score_values(q, pages.num_kv_heads, scale, causal, plan.window, softcap, sinks),
-        **{"batch": batch, "width": plan.width, "num_splits": plan.num_splits, "split_size": plan.split_size},
         **dict(zip(("stride_page", "stride_kt", "stride_kh"), k.stride(), strict=False)),
         **{"stride_qt": q.stride(0), "stride_qh": q.stride(1), "stride_ot": out.stride(0), "stride_oh": out.stride(1)},
-        **{"stride_table": block_tables.stride(0), "stride_os": 0, "stride_ls": 0},
         "PAGE": cache.shape[1],
         "HAS_LSE": lse is not None,
     }

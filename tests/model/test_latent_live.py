@@ -12,9 +12,9 @@ import torch
 from tests.model.tiny import make_tiny
 from tests.tiny_llm import assert_empty, open_llm
 from workbench import LLM, SamplingParams
-from workbench.attention import torch_native
+from workbench.attention import latent_requests, torch_native
 from workbench.attention.latent_shape import LatentAttention
-from workbench.attention.registry import BACKENDS
+from workbench.attention.registry import BACKENDS, LATENT
 from workbench.errors import UsageError
 from workbench.model import latent_attention, mlp
 from workbench.model.kv_cache import KVCache
@@ -128,7 +128,7 @@ def test_weights_are_shared_and_steps_run_one_by_one(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["deepseek-v3"], indirect=True)
-@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "torch_native"])
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name not in LATENT])
 def test_other_backends_refuse_latent_attention_by_name(folder: Path, backend: str) -> None:
     with pytest.raises(UsageError, match=f"attention_backend='{backend}' .*latent attention .*use 'torch_native'"):
         open_llm(folder, attention_backend=backend)
@@ -158,10 +158,10 @@ def test_the_pool_is_sized_by_what_it_stores(folder: Path) -> None:
 
 def table_of_a_neighbour(patch: pytest.MonkeyPatch) -> None:
     """A request's block table is that of the request before it."""
-    made = torch_native._requests
+    made = latent_requests.requests
     patch.setattr(
-        torch_native,
-        "_requests",
+        latent_requests,
+        "requests",
         lambda *args: (found := made(*args)) and found._replace(block_tables=found.block_tables.roll(1, 0)),
     )
 
@@ -177,9 +177,9 @@ def one_token_short(patch: pytest.MonkeyPatch) -> None:
 
 
 def rows_of_neighbours(patch: pytest.MonkeyPatch) -> None:
-    made = torch_native._requests
+    made = latent_requests.requests
     patch.setattr(
-        torch_native, "_requests", lambda *args: (found := made(*args)) and found._replace(rows=found.rows.flip(0))
+        latent_requests, "requests", lambda *args: (found := made(*args)) and found._replace(rows=found.rows.flip(0))
     )
 
 

@@ -15,7 +15,7 @@ from workbench.attention.interface import AttentionBackend, Heads
 from workbench.attention.sdpa import Sdpa
 from workbench.attention.table import CANDIDATES
 from workbench.attention.torch_native import TorchNative
-from workbench.errors import WorkbenchError
+from workbench.errors import UsageError, WorkbenchError
 
 BACKENDS: dict[str, Callable[[Heads], AttentionBackend]] = {
     "torch_native": TorchNative,
@@ -47,6 +47,11 @@ def open_backend(name: str, heads: Heads, cascade: bool = False) -> AttentionBac
     ``cascade``: heads that requests share are attended once, which only ``triton`` can and `EngineConfig` asks of no
     other.
     """
+    if cascade and heads.latent is not None:
+        raise UsageError(
+            "disable_cascade_attn=False cannot serve this model: it has latent attention (MLA), whose shared heads are "
+            "not attended once yet; leave it at True"
+        )
     if name == "triton":
         return triton.Triton(heads, cascade=cascade)
     if name not in ADAPTERS:

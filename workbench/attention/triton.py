@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from kernels.reference import absorb, lift
 from kernels.triton.attention_call import refusal_of_heads
 from kernels.triton.interpreter import faithful
+from kernels.triton.latent_call import Latents, refusal_of_widths
 from kernels.triton.launch import FLOATS, interpreted
-from kernels.triton.paged_call import Pages
+from kernels.triton.paged_call import Pages, plan_of
 from kernels.triton.paged_plan import Plan, bounds_for, bounds_of
 from workbench.attention.interface import AttentionBatch, Heads
+from workbench.attention.latent_requests import Requests, apart
 
 if TYPE_CHECKING:
     from kernels.triton.cascade import CascadePlan
@@ -26,11 +29,25 @@ class _Prepared(NamedTuple):
     plan: Plan | CascadePlan
 
 
+class _Latent(NamedTuple):
+    """A step of latent attention."""
+
+    rows: torch.Tensor | None
+    """Those of q that are absorbed; None: all"""
+    absorbed: _Prepared | None
+    expanded: Requests | None
+
+
 def why_not(heads: Heads) -> str:
     """Why this backend cannot serve such heads on this machine; empty if it can."""
     if heads.cache_dtype not in FLOATS:
         return f"a cache of {heads.cache_dtype}, and it takes float16, bfloat16 and float32"
-    return refusal_of_heads(heads.head_dim, heads.dtype, heads.device)
+    width, latent = heads.head_dim, heads.latent
+    if latent is not None:
+        if reason := refusal_of_widths(latent.kv_lora_rank, latent.qk_rope_head_dim):
+            return reason
+        width = max(latent.query_dim, latent.v_head_dim)
+    return refusal_of_heads(width, heads.dtype, heads.device)
 
 
 class Triton:
@@ -50,9 +67,20 @@ class Triton:
         self.capturable = not (interpreted() or cascade)
         self.split_size = split_size
         self.cascade = cascade
-        self.pages = Pages(heads.num_heads, heads.num_kv_heads, heads.head_dim, heads.dtype, heads.device)
+        self.latent = heads.latent
+        if heads.latent is None:
+            self.pages = Pages(heads.num_heads, heads.num_kv_heads, heads.head_dim, heads.dtype, heads.device)
+        else:
+            self.pages = Latents(heads.num_heads, 1, heads.latent.kv_lora_rank, heads.dtype, heads.device)
 
-    def prepare(self, batch: AttentionBatch, window: int | None, dtype: torch.dtype) -> _Prepared:
+    def prepare(self, batch: AttentionBatch, window: int | None, dtype: torch.dtype) -> _Prepared | _Latent:
+        if self.latent is not None and batch.seq_lens:
+            absorbed, expanded = apart(batch, self.latent)
+            if absorbed is None:
+                return _Latent(None, None, expanded)
+            rows, tables, starts, lengths = absorbed
+            plan = plan_of(self.pages, len(rows), 0, starts, lengths, split_size=self.split_size)
+            return _Latent(rows, _Prepared(tables, plan), expanded)
         if self.cascade and window is None and (shared := self._cascade_plan(batch)) is not None:
             return _Prepared(batch.block_tables, shared)
         if batch.seq_lens:
@@ -60,7 +88,8 @@ class Triton:
         else:
             bounds = bounds_for(1, batch.block_tables.shape[1] * batch.block_size, self.pages.group)
         plan = self.pages.plan(batch.starts, batch.lengths, bounds, window, self.split_size)
-        return _Prepared(batch.block_tables, plan)
+        prepared = _Prepared(batch.block_tables, plan)
+        return prepared if self.latent is None else _Latent(None, prepared, None)
 
     def _cascade_plan(self, batch: AttentionBatch) -> CascadePlan | None:
         """None where no head is shared that would pay."""
@@ -81,3 +110,27 @@ class Triton:
             from kernels.triton.cascade import cascade
 
             return cascade(q, cache, prepared.plan, scale=scale)
+
+    def attend_latent(
+        self,
+        q: torch.Tensor,
+        cache: torch.Tensor,
+        prepared: _Latent,
+        key_up: torch.Tensor,
+        value_up: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        from kernels.triton.expanded_latent import expanded_latent_attention  # imports Triton
+        from kernels.triton.latent_attention import attend_latents
+
+        out = q.new_empty(q.shape[0], q.shape[1], value_up.shape[1])
+        with faithful():
+            if prepared.absorbed is not None:
+                tables, plan = prepared.absorbed
+                own = slice(None) if prepared.rows is None else prepared.rows
+                attended = attend_latents(absorb(q[own], key_up), cache, tables, plan, rank=key_up.shape[2], scale=scale)
+                out[own] = lift(attended, value_up)
+            if prepared.expanded is not None:
+                rows, *paged = prepared.expanded
+                out[rows] = expanded_latent_attention(q[rows], cache, *paged, key_up, value_up, scale=scale)
+        return out
