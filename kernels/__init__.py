@@ -226,7 +226,9 @@ def paged_latent_attention(
     maker: str = "auto",
 ) -> torch.Tensor:
     """See `kernels.reference.paged_latent_attention`. The maker ``triton`` also takes int32 tensors for the two lists."""
-    made = _maker("paged_latent_attention", maker, on_gpu=_on_gpu("paged_latent_attention", q, cache, block_tables, rank))
+    made = _maker(
+        "paged_latent_attention", maker, on_gpu=_on_gpu("paged_latent_attention", q, cache, block_tables, rank)
+    )
     return made(q, cache, block_tables, query_start, seq_lens, rank=rank, scale=scale)
 
 

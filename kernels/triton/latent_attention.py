@@ -1,8 +1,9 @@
 """Attention over a paged cache of latents (MLA), with absorbed weights: all heads read the same rows.
 
 A key is a whole row of the cache, the latent and the rotated part beside it; a value is the latent alone. So a block is
-read once, for both products and for all heads of a program: per byte read there is as much to compute as there are
-heads, twice. Programs are cut as in `paged_attention`: a decode by splits, joined by `merge_splits`, a chunk by tiles;
+read once, for both products and for all heads of a program. The result of 64 heads and a latent of 512 is half of all
+registers, and with the rest it spills: there two programs have a half each, and both work out all scores
+(`latent_call.parts`). Programs are cut as in `paged_attention`: a decode by splits, joined by `merge_splits`, a chunk by tiles;
 one source serves both. Expanded attention is `expanded_latent_attention`. Absorbing and lifting are products that torch
 computes before and after (`kernels.reference.absorb`, `lift`).
 """
@@ -13,7 +14,16 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.triton.attention_tiles import load_rows, load_tokens, locate, offsets, queries_of, reach, store_rows, unpack
+from kernels.triton.attention_tiles import (
+    load_rows,
+    load_tokens,
+    locate,
+    offsets,
+    queries_of,
+    reach,
+    store_rows,
+    unpack,
+)
 from kernels.triton.attention_walk import finish, slots_of
 from kernels.triton.latent_call import latent_variants, plan_for, prepare, refusal
 from kernels.triton.merge_splits import merge_splits, shares
@@ -48,6 +58,7 @@ def _latent(
     stride_ls,
     num_heads,
     to_log2,
+    PARTS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     PADDED: tl.constexpr,
@@ -61,10 +72,16 @@ def _latent(
     PARTIAL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """As `paged_attention._paged`, whose arguments these are; HEAD_DIM: of a latent, ROPE: of what lies behind it."""
+    """As `paged_attention._paged`, whose arguments these are; HEAD_DIM: of a latent, ROPE: of what lies behind it.
+
+    PARTS: 1, or 2 where a program has all scores and one half of the result: ``mine`` is the first number of its half.
+    """
+    WIDTH: tl.constexpr = HEAD_DIM // PARTS
+    HALF: tl.constexpr = PADDED // PARTS
+    mine = tl.program_id(0) % PARTS * WIDTH
     if DECODE:
-        split = tl.program_id(0) % num_splits
-        tile = tl.program_id(0) // num_splits
+        split = tl.program_id(0) // PARTS % num_splits
+        tile = tl.program_id(0) // PARTS // num_splits
         sequence = tile // tiles_each
         q_begin = tl.load(cu_q + sequence)
         q_len = tl.load(cu_q + sequence + 1) - q_begin
@@ -73,7 +90,8 @@ def _latent(
             return
     else:
         split = 0
-        tile = tl.num_programs(0) - 1 - tl.program_id(0)  # the last queries see the most keys: the longest work first
+        # The last queries see the most keys: the longest work first.
+        tile = tl.num_programs(0) // PARTS - 1 - tl.program_id(0) // PARTS
         sequence = locate(cu_q, batch, tile, GROUP, BLOCK_M)
         q_begin, q_len, first_row = queries_of(cu_q, sequence, tile, GROUP, BLOCK_M)
         if (q_len <= width) | (first_row >= q_len * GROUP):
@@ -91,20 +109,25 @@ def _latent(
     table = tables + sequence.to(tl.int64) * stride_table
     tokens, heads, real = unpack(first_row, q_len, 0, GROUP, BLOCK_M)
     at_q = offsets(q_begin, tokens, heads, stride_qt, stride_qh)
-    q_latent = load_rows(q, at_q, real, HEAD_DIM, PADDED)
+    q_mine = load_rows(q + mine, at_q, real, WIDTH, HALF)
+    if PARTS == 2:
+        q_other = load_rows(q + (WIDTH - mine), at_q, real, WIDTH, HALF)
     q_rotated = load_rows(q + HEAD_DIM, at_q, real, ROPE, PADDED_ROPE)
     own = k_len - q_len + tokens
-    acc = tl.zeros([BLOCK_M, PADDED], tl.float32)
+    acc = tl.zeros([BLOCK_M, HALF], tl.float32)
     l_i = tl.zeros([BLOCK_M], tl.float32)
     m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
     for start in tl.range(lowest, highest, BLOCK_N):
         columns = start + tl.arange(0, BLOCK_N)
         inside = columns < highest
         at = slots_of(table, columns, inside, stride_page, stride_kt, PAGE, True)
-        latents = load_tokens(cache, at, inside, HEAD_DIM, PADDED, True).to(q_latent.dtype)
-        rotated = load_tokens(cache + HEAD_DIM, at, inside, ROPE, PADDED_ROPE, True).to(q_latent.dtype)
+        rotated = load_tokens(cache + HEAD_DIM, at, inside, ROPE, PADDED_ROPE, True).to(q_mine.dtype)
         s = tl.dot(q_rotated, tl.trans(rotated), input_precision=PRECISION)
-        s = tl.dot(q_latent, tl.trans(latents), s, input_precision=PRECISION)
+        if PARTS == 2:
+            other = load_tokens(cache + (WIDTH - mine), at, inside, WIDTH, HALF, True).to(q_mine.dtype)
+            s = tl.dot(q_other, tl.trans(other), s, input_precision=PRECISION)
+        latents = load_tokens(cache + mine, at, inside, WIDTH, HALF, True).to(q_mine.dtype)
+        s = tl.dot(q_mine, tl.trans(latents), s, input_precision=PRECISION)
         s = tl.where(columns[None, :] <= own[:, None], s * to_log2, float("-inf"))
         m_new = tl.maximum(m_i, tl.max(s, 1))
         shift = tl.where(m_new == float("-inf"), 0.0, m_new)  # nothing seen yet: −inf − −inf would be NaN
@@ -120,9 +143,9 @@ def _latent(
         lse += split.to(tl.int64) * stride_ls
     else:
         log2_sum *= 0.6931471805599453
-    store_rows(out, offsets(q_begin, tokens, heads, stride_ot, stride_oh), real, rows, HEAD_DIM, PADDED)
-    if HAS_LSE:
-        tl.store(lse + offsets(q_begin, tokens, heads, num_heads, 1), log2_sum, mask=real)
+    store_rows(out + mine, offsets(q_begin, tokens, heads, stride_ot, stride_oh), real, rows, WIDTH, HALF)
+    if HAS_LSE:  # which all parts know
+        tl.store(lse + offsets(q_begin, tokens, heads, num_heads, 1), log2_sum, mask=real & (mine == 0))
 
 
 def attend_latents(

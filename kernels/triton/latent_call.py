@@ -33,6 +33,11 @@ def latent_tiles(arch: int | None, padded: int, itemsize: int, rows: int) -> Til
     return Tiles(block_m, 64, 8, 2)
 
 
+def parts(rank: int) -> int:
+    """In how many parts a result is computed by as many programs."""
+    return 2 if rank == 512 else 1
+
+
 class Latents(Pages):
     """Heads that share one row a token; ``head_dim`` is a latent's, the rank."""
 
@@ -104,7 +109,7 @@ def prepare(
         **score_values(out, 1, scale, True, None, None, None),
         **{"stride_qt": q.stride(0), "stride_qh": q.stride(1), "stride_ot": out.stride(0), "stride_oh": out.stride(1)},
         **{"stride_page": cache.stride(0), "stride_kt": cache.stride(1), "PAGE": cache.shape[1]},
-        **{"ROPE": rope, "PADDED_ROPE": padded_dim(rope), "HAS_LSE": lse is not None},
+        **{"ROPE": rope, "PADDED_ROPE": padded_dim(rope), "HAS_LSE": lse is not None, "PARTS": parts(rank)},
     }
     return Call(latents, plan, out, values)
 
@@ -133,6 +138,7 @@ def latent_variant(
     }
     values: dict[str, Any] = {
         **{"GROUP": heads, "HEAD_DIM": rank, "PADDED": padded, "ROPE": rope, "PADDED_ROPE": padded_dim(rope)},
+        **{"PARTS": parts(rank)},
         **{"BLOCK_M": chosen.block_m, "BLOCK_N": chosen.block_n, "PAGE": page},
         **{"HAS_LSE": decode, "DECODE": decode, "PARTIAL": decode},
         "PRECISION": "ieee" if dtype == "fp32" else "tf32",

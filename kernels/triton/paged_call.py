@@ -172,7 +172,7 @@ class Call(NamedTuple):
     def _run(self, kernel: Any, chosen: Tiles, programs: int, more: dict[str, Any]) -> None:
         values = self.values | tile_values(chosen) | more
         named = {name: values[name] for name in kernel.arg_names}
-        grid = (programs, self.pages.num_kv_heads)
+        grid = (programs * values.get("PARTS", 1), self.pages.num_kv_heads)
         kernel[grid](**named, num_warps=chosen.num_warps, num_stages=chosen.num_stages)
 
 

@@ -19,6 +19,7 @@ from tests.model.tiny import make_tiny
 from tests.tiny_llm import open_llm, tokens
 from workbench import SamplingParams
 from workbench.attention.interface import Heads
+from workbench.attention.latent_shape import LatentAttention
 from workbench.attention.registry import attention_backend
 from workbench.attention.triton import Triton
 from workbench.errors import UsageError
@@ -110,6 +111,43 @@ def test_the_engine_gives_the_same_tokens_within_a_window(tmp_path: Path) -> Non
     options = {"block_size": 1, "max_num_batched_tokens": 12}
     expected = tokens(open_llm(tmp_path, attention_backend="torch_native", **options))
     assert tokens(open_llm(tmp_path, attention_backend="triton", **options)) == expected
+
+
+def test_latent_attention_gives_the_same_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Absorbed by splits as on a GPU of 132 multiprocessors, expanded, and both in one step."""
+    monkeypatch.setattr(paged_call, "multiprocessors", lambda device: 132)
+    make_tiny("deepseek-v2-lite", tmp_path, seed=1)
+    prompts, few = [[i % 97 + 3 for i in range(90)], [5, 6, 7]], SamplingParams(temperature=0, max_tokens=3)
+    options = {"block_size": 17, "max_num_batched_tokens": 40}
+    expected = tokens(open_llm(tmp_path, attention_backend="torch_native", **options), prompts, few)
+    llm = open_llm(tmp_path, attention_backend="triton", **options)
+    seen = []
+    made = llm.runner.decoder.attention.prepare
+    monkeypatch.setattr(llm.runner.decoder.attention, "prepare", lambda *args: seen.append(made(*args)) or seen[-1])
+    assert tokens(llm, prompts, few) == expected
+    assert any(step.absorbed and step.expanded for step in seen)
+
+
+def test_a_recorded_step_of_latents_is_planned_without_a_look_at_its_numbers() -> None:
+    """One query a request and empty lists: all are absorbed."""
+    latent = LatentAttention(kv_lora_rank=32, qk_rope_head_dim=8, qk_nope_head_dim=12, v_head_dim=10)
+    case = Case([(90, 1), (4, 1), (30, 1)], 4, 1, 20, 4, None, seed=0)  # its tables and lengths
+    backend = attention_backend("triton", case.heads._replace(latent=latent))
+    draw = torch.Generator().manual_seed(0)
+    cache = torch.randn(*case.cache.shape[:2], latent.cached_width, generator=draw)
+    ups = torch.randn(4, 12, 32, generator=draw), torch.randn(4, 10, 32, generator=draw)
+    expected = backend.attend_latent(case.q, cache, backend.prepare(case.batch, None, cache.dtype), *ups, 0.1)
+    case.batch.query_start, case.batch.seq_lens = [], []
+    found = backend.attend_latent(case.q, cache, backend.prepare(case.batch, None, cache.dtype), *ups, 0.1)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_what_latent_attention_is_refused() -> None:
+    latent = LatentAttention(kv_lora_rank=600, qk_rope_head_dim=8, qk_nope_head_dim=12, v_head_dim=10)
+    with pytest.raises(UsageError, match="a latent of 600 .*takes 1 to 512.*use 'torch_native'"):
+        attention_backend("triton", HEADS._replace(latent=latent))
+    with pytest.raises(UsageError, match="disable_cascade_attn=False cannot serve this model: .*latent attention"):
+        attention_backend("triton", HEADS._replace(latent=latent), cascade=True)
 
 
 def sharing() -> Case:

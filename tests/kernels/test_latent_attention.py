@@ -95,13 +95,6 @@ def test_empty_requests_and_queries_that_see_nothing_give_zeros(way: object) -> 
     assert not out[:4].any() and out[4:].abs().amin(dim=(1, 2)).gt(0).all()
 
 
-def test_only_the_reference_makes_them_so_far() -> None:
-    for op in ("paged_latent_attention", "expanded_latent_attention", "route"):
-        assert kernels.available(op) == ["reference"]
-    with pytest.raises(ValueError, match="'triton' is not built for it yet; there is reference"):
-        kernels.paged_latent_attention(*[None] * 5, rank=1, scale=1.0, maker="triton")  # type: ignore[list-item]
-
-
 def test_rotation_of_neighbours_is_that_of_halves_with_channels_sorted() -> None:
     x, angles = torch.randn(5, 3, 8), torch.randn(5, 4)
     apart = torch.cat((x[..., ::2], x[..., 1::2]), -1)

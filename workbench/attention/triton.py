@@ -128,7 +128,9 @@ class Triton:
             if prepared.absorbed is not None:
                 tables, plan = prepared.absorbed
                 own = slice(None) if prepared.rows is None else prepared.rows
-                attended = attend_latents(absorb(q[own], key_up), cache, tables, plan, rank=key_up.shape[2], scale=scale)
+                attended = attend_latents(
+                    absorb(q[own], key_up), cache, tables, plan, rank=key_up.shape[2], scale=scale
+                )
                 out[own] = lift(attended, value_up)
             if prepared.expanded is not None:
                 rows, *paged = prepared.expanded
