@@ -225,7 +225,7 @@ def paged_latent_attention(
     scale: float,
     maker: str = "auto",
 ) -> torch.Tensor:
-    """See `kernels.reference.paged_latent_attention`. The maker ``triton`` also takes int32 tensors for the two lists."""
+    """See `kernels.reference.paged_latent_attention`; ``triton`` also takes int32 tensors for the two lists."""
     made = _maker(
         "paged_latent_attention", maker, on_gpu=_on_gpu("paged_latent_attention", q, cache, block_tables, rank)
     )

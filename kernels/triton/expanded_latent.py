@@ -1,4 +1,4 @@
-"""Latent attention (MLA) with keys and values rebuilt: the latents are gathered and multiplied out, then FlashAttention.
+"""Latent attention (MLA) with keys and values rebuilt: latents are gathered and multiplied out, then FlashAttention.
 
 For many queries of a request, to which rebuilding costs little. The rebuilt keys and values go through memory, and the
 kernel has one head size: where values are narrower than keys they are padded with zeros.

@@ -3,9 +3,9 @@
 A key is a whole row of the cache, the latent and the rotated part beside it; a value is the latent alone. So a block is
 read once, for both products and for all heads of a program. The result of 64 heads and a latent of 512 is half of all
 registers, and with the rest it spills: there two programs have a half each, and both work out all scores
-(`latent_call.parts`). Programs are cut as in `paged_attention`: a decode by splits, joined by `merge_splits`, a chunk by tiles;
-one source serves both. Expanded attention is `expanded_latent_attention`. Absorbing and lifting are products that torch
-computes before and after (`kernels.reference.absorb`, `lift`).
+(`latent_call.parts`). Programs are cut as in `paged_attention`: a decode by splits, joined by `merge_splits`, a chunk
+by tiles; one source serves both. Absorbing and lifting are products that torch computes before and after
+(`kernels.reference.absorb`, `lift`); keys and values are rebuilt in `expanded_latent`.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ def paged_latent_attention(
     rank: int,
     scale: float,
 ) -> torch.Tensor:
-    """See `kernels.reference.paged_latent_attention`; the two lists may also be int32 tensors, whose values no one looks
-    at. For speed: a plan of its own each time. Raises ValueError for what it does not take."""
+    """See `kernels.reference.paged_latent_attention`; the two lists may also be int32 tensors, whose values no one
+    looks at. A plan of its own each time. Raises ValueError for what it does not take."""
     plan = plan_for(q, cache, block_tables, query_start, seq_lens, rank=rank)
     return attend_latents(q, cache, block_tables, plan, rank=rank, scale=scale)
 
