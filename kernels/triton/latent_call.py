@@ -21,25 +21,30 @@ MAX_ROPE = 128
 def latent_tiles(arch: int | None, padded: int, itemsize: int, rows: int) -> Tiles:
     """arch, padded, itemsize as in `flash_tiles.tiles`, padded of a latent; rows: of a request that decodes.
 
-    The result is what takes registers: ``block_m · padded`` float32 values, half of what eight warps have at 64 · 512.
+    Sixteen rows are the least of a matrix instruction, 64 those of wgmma and tcgen05, which chips before 90 lack.
     """
-    block_m = 16 if rows <= 16 else 64
     if arch is None:
-        return Tiles(block_m, 64, 4, 1)
+        return Tiles(16 if rows <= 16 else 64, 64, 4, 1)
     if itemsize == 4:
         return Tiles(16, 16, 8, 1)
     if arch in LITTLE_SHARED_MEMORY:
         return Tiles(16, 16, 8, 2)
-    return Tiles(block_m, 64, 8, 2)
+    if arch < 90:
+        return Tiles(16, 32, 8, 2)
+    return Tiles(16, 64, 8, 2) if rows <= 16 else Tiles(64, 32, 8, 3)
 
 
-def parts(rank: int) -> int:
-    """In how many parts a result is computed by as many programs."""
-    return 2 if rank == 512 else 1
+def parts(chosen: Tiles, rank: int) -> int:
+    """The result of 64 rows and a latent of 512 takes half of all registers, and with the rest it spills: two programs
+    have a half each. Both work out all scores, so the second reads the same keys once more, from the L2 cache."""
+    return 2 if chosen.block_m == 64 and rank == 512 else 1
 
 
 class Latents(Pages):
     """Heads that share one row a token; ``head_dim`` is a latent's, the rank."""
+
+    def parts(self, chosen: Tiles) -> int:
+        return parts(chosen, self.head_dim)
 
     def decode_tiles(self, rows: int) -> Tiles:
         return latent_tiles(architecture(self.device), padded_dim(self.head_dim), self.dtype.itemsize, rows)
@@ -109,7 +114,7 @@ def prepare(
         **score_values(out, 1, scale, True, None, None, None),
         **{"stride_qt": q.stride(0), "stride_qh": q.stride(1), "stride_ot": out.stride(0), "stride_oh": out.stride(1)},
         **{"stride_page": cache.stride(0), "stride_kt": cache.stride(1), "PAGE": cache.shape[1]},
-        **{"ROPE": rope, "PADDED_ROPE": padded_dim(rope), "HAS_LSE": lse is not None, "PARTS": parts(rank)},
+        **{"ROPE": rope, "PADDED_ROPE": padded_dim(rope), "HAS_LSE": lse is not None},
     }
     return Call(latents, plan, out, values)
 
@@ -138,7 +143,7 @@ def latent_variant(
     }
     values: dict[str, Any] = {
         **{"GROUP": heads, "HEAD_DIM": rank, "PADDED": padded, "ROPE": rope, "PADDED_ROPE": padded_dim(rope)},
-        **{"PARTS": parts(rank)},
+        **{"PARTS": parts(chosen, rank)},
         **{"BLOCK_M": chosen.block_m, "BLOCK_N": chosen.block_n, "PAGE": page},
         **{"HAS_LSE": decode, "DECODE": decode, "PARTIAL": decode},
         "PRECISION": "ieee" if dtype == "fp32" else "tf32",

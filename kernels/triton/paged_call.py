@@ -39,6 +39,10 @@ class Pages(NamedTuple):
         arch, padded = architecture(self.device), padded_dim(self.head_dim)
         return paged(tiles(arch, padded, self.dtype.itemsize, descriptors=False, windowed=windowed))
 
+    def parts(self, chosen: Tiles) -> int:
+        """In how many parts the result of a tile is computed, by as many programs."""
+        return 1
+
     def decode_tiles(self, rows: int) -> Tiles:
         return decode_tiles(architecture(self.device), padded_dim(self.head_dim), self.dtype.itemsize, rows)
 
@@ -171,8 +175,9 @@ class Call(NamedTuple):
 
     def _run(self, kernel: Any, chosen: Tiles, programs: int, more: dict[str, Any]) -> None:
         values = self.values | tile_values(chosen) | more
+        values["PARTS"] = self.pages.parts(chosen)
         named = {name: values[name] for name in kernel.arg_names}
-        grid = (programs * values.get("PARTS", 1), self.pages.num_kv_heads)
+        grid = (programs * values["PARTS"], self.pages.num_kv_heads)
         kernel[grid](**named, num_warps=chosen.num_warps, num_stages=chosen.num_stages)
 
 
