@@ -78,7 +78,7 @@ def _latent(
     """
     WIDTH: tl.constexpr = HEAD_DIM // PARTS
     HALF: tl.constexpr = PADDED // PARTS
-    mine = tl.program_id(0) % PARTS * WIDTH
+    mine = tl.program_id(0) % PARTS * WIDTH if PARTS > 1 else 0
     if DECODE:
         split = tl.program_id(0) // PARTS % num_splits
         tile = tl.program_id(0) // PARTS // num_splits
@@ -121,12 +121,12 @@ def _latent(
         columns = start + tl.arange(0, BLOCK_N)
         inside = columns < highest
         at = slots_of(table, columns, inside, stride_page, stride_kt, PAGE, True)
+        latents = load_tokens(cache + mine, at, inside, WIDTH, HALF, True).to(q_mine.dtype)
         rotated = load_tokens(cache + HEAD_DIM, at, inside, ROPE, PADDED_ROPE, True).to(q_mine.dtype)
         s = tl.dot(q_rotated, tl.trans(rotated), input_precision=PRECISION)
         if PARTS == 2:
             other = load_tokens(cache + (WIDTH - mine), at, inside, WIDTH, HALF, True).to(q_mine.dtype)
             s = tl.dot(q_other, tl.trans(other), s, input_precision=PRECISION)
-        latents = load_tokens(cache + mine, at, inside, WIDTH, HALF, True).to(q_mine.dtype)
         s = tl.dot(q_mine, tl.trans(latents), s, input_precision=PRECISION)
         s = tl.where(columns[None, :] <= own[:, None], s * to_log2, float("-inf"))
         m_new = tl.maximum(m_i, tl.max(s, 1))
