@@ -57,7 +57,7 @@ def test_architectures() -> None:
 @pytest.mark.parametrize(
     ("needs", "expected"),
     [(H100, "triton"), (B200, "triton"), (RTX5090, "triton"), (L4, "triton"), (A100, "triton"), (V100, "sdpa"),
-     (CPU, "cpu"), (DEEPSEEK, "torch_native"), (replace(CPU, latent=(512, 64)), "torch_native"),
+     (CPU, "cpu"), (DEEPSEEK, "triton"), (replace(CPU, latent=(512, 64)), "torch_native"),
      (replace(H100, head_dim=512), "sdpa"), (replace(CPU, batch_invariant=True), "cpu")],
 )  # fmt: skip
 def test_auto_with_every_library_installed_takes_what_was_tested(needs: Needs, expected: str) -> None:
@@ -71,13 +71,13 @@ def test_auto_without_triton_takes_sdpa() -> None:
 @pytest.mark.parametrize(
     ("needs", "installed", "expected"),
     [(H100, EVERY, "fa3"), (H100, ("triton", "flashinfer"), "flashinfer"), (B200, EVERY, "flashinfer"),
-     (RTX5090, EVERY, "flashinfer"), (replace(RTX5090, latent=(512, 64), block_size=64), EVERY, "torch_native"),
+     (RTX5090, EVERY, "flashinfer"), (replace(RTX5090, latent=(512, 64), block_size=64), EVERY, "triton"),
      (L4, EVERY, "flashinfer"), (A100, EVERY, "flashinfer"), (replace(A100, head_dim=80), EVERY, "triton"),
      (replace(A100, head_dim=80, block_size=256), EVERY, "flash_attn"),
      (replace(H100, head_dim=100), EVERY, "triton"), (replace(CPU, device="cuda", capability=(9, 0)), EVERY, "triton"),
-     (DEEPSEEK, EVERY, "flashmla"), (replace(DEEPSEEK, block_size=16), EVERY, "torch_native"),
-     (replace(DEEPSEEK, capability=(8, 0)), EVERY, "torch_native"),
-     (replace(DEEPSEEK, latent=(256, 64)), EVERY, "torch_native"),
+     (DEEPSEEK, EVERY, "flashmla"), (replace(DEEPSEEK, block_size=16), EVERY, "triton"),
+     (replace(DEEPSEEK, capability=(8, 0)), EVERY, "triton"),
+     (replace(DEEPSEEK, latent=(256, 64)), EVERY, "triton"),
      (replace(H100, batch_invariant=True), EVERY, "torch_native"), (V100, EVERY, "sdpa")],
 )  # fmt: skip
 def test_the_order_once_adapters_have_run_on_hardware(

@@ -59,7 +59,7 @@ def test_latent_attention(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     model = ("--model", str(tmp_path / "config.json"), "--capability", "9.0", "--installed", "flashmla,flashinfer")
     for size, verdict in ((64, "passed over"), (16, "refused")):
         found = asked(capsys, *model, "--block-size", str(size))
-        assert found["auto"] == "torch_native" and found["needs"]["latent"] == [512, 64]
+        assert found["auto"] == "triton" and found["needs"]["latent"] == [512, 64]
         verdicts = reasons(found)
         assert verdicts["flashmla"][0] == verdict and "latent attention (MLA)" in verdicts["flashinfer"][1]
         assert [peer["order"][0] for peer in found["peers"]] == ["fa3", "FLASH_ATTN_MLA"]

@@ -14,7 +14,8 @@ from tests.tiny_llm import assert_empty, open_llm
 from workbench import LLM, SamplingParams
 from workbench.attention import latent_requests, torch_native
 from workbench.attention.latent_shape import LatentAttention
-from workbench.attention.registry import BACKENDS, LATENT
+from workbench.attention.registry import BACKENDS
+from workbench.attention.table import CANDIDATES
 from workbench.errors import UsageError
 from workbench.model import latent_attention, mlp
 from workbench.model.kv_cache import KVCache
@@ -128,7 +129,7 @@ def test_weights_are_shared_and_steps_run_one_by_one(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["deepseek-v3"], indirect=True)
-@pytest.mark.parametrize("backend", [name for name in BACKENDS if name not in LATENT])
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if not CANDIDATES[name].latent_too])
 def test_other_backends_refuse_latent_attention_by_name(folder: Path, backend: str) -> None:
     with pytest.raises(UsageError, match=f"attention_backend='{backend}' .*latent attention .*use 'torch_native'"):
         open_llm(folder, attention_backend=backend)

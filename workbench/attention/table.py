@@ -74,6 +74,7 @@ CANDIDATES = {
             dtypes=FLOATS,
             least_capability=(LEAST_CAPABILITY // 10, LEAST_CAPABILITY % 10),
             most_head_dim=MAX_HEAD_DIM,
+            latent_too=True,
             module="triton",
             install="pip install triton (Linux)",
         ),
@@ -174,27 +175,27 @@ ORDERS = {
     ),
     "Hopper": Order(
         ("fa3", "flashinfer", "triton", "sdpa", "torch_native"),
-        ("flashmla", "torch_native"),
+        ("flashmla", "triton", "torch_native"),
         "FlashAttention-3 was written for Hopper's own instructions and overlaps products with softmax",
     ),
     "Blackwell": Order(
         ("flashinfer", "triton", "sdpa", "torch_native"),
-        ("torch_native",),
+        ("triton", "torch_native"),
         "FlashInfer brings kernels for Blackwell's matrix units; FlashAttention-3 is for Hopper only",
     ),
     "consumer Blackwell": Order(
         ("flashinfer", "triton", "sdpa", "torch_native"),
-        ("torch_native",),
+        ("triton", "torch_native"),
         "FlashInfer takes pages of any size; kernels for Hopper or for Blackwell in data centres do not run on it",
     ),
     "Ada": Order(
         ("flashinfer", "flash_attn", "triton", "sdpa", "torch_native"),
-        ("torch_native",),
+        ("triton", "torch_native"),
         "FlashInfer takes pages of any size; FlashAttention-2 wants pages of 256 tokens",
     ),
     "Ampere": Order(
         ("flashinfer", "flash_attn", "triton", "sdpa", "torch_native"),
-        ("torch_native",),
+        ("triton", "torch_native"),
         "FlashInfer takes pages of any size; FlashAttention-2 wants pages of 256 tokens",
     ),
     "an older GPU": Order(
