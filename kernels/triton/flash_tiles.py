@@ -60,7 +60,8 @@ def decode_tiles(arch: int | None, padded: int, itemsize: int, rows: int) -> Til
 
     Memory is what takes the time, so two blocks are under way while one is used, and eight warps hold what that takes
     within `DECODE_REGISTERS`, which leaves an SM two such programs. Sixteen rows are the least of a matrix instruction,
-    64 those of wgmma: with more than 16 (shared heads, MQA) the product counts too, and blocks are half as long.
+    64 those of wgmma: with more than 16 (shared heads, MQA) the product counts too, and blocks are half as long. The
+    result of 64 rows at a head size of 256 fits no such limit: there an SM has one program.
     """
     block_m = 16 if rows <= 16 else 64
     if arch is None:

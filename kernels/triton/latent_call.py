@@ -8,7 +8,7 @@ import torch
 
 from kernels.triton.attention_call import architecture, padded_dim, refusal_of_heads, score_values
 from kernels.triton.attention_variants import ITEMSIZE
-from kernels.triton.flash_tiles import LITTLE_SHARED_MEMORY, Tiles
+from kernels.triton.flash_tiles import DECODE_REGISTERS, LITTLE_SHARED_MEMORY, Tiles
 from kernels.triton.launch import require, strange
 from kernels.triton.paged_call import Call, Pages, check, plan_of, plan_values, refusal_of_tables
 from kernels.triton.paged_plan import Plan
@@ -21,17 +21,21 @@ MAX_ROPE = 128
 def latent_tiles(arch: int | None, padded: int, itemsize: int, rows: int) -> Tiles:
     """arch, padded, itemsize as in `flash_tiles.tiles`, padded of a latent; rows: of a request that decodes.
 
-    Sixteen rows are the least of a matrix instruction, 64 those of wgmma and tcgen05, which chips before 90 lack.
+    With 16 rows, the least of a matrix instruction, memory is what takes the time: two programs an SM, within
+    `DECODE_REGISTERS`. With more (DeepSeek-V2 and V3 have 128) the product counts too: 64 rows are what wgmma and
+    tcgen05 want, one such program fills an SM, and chips before 90 hold 32. Of five stages two are blocks of latents
+    (see `flash_tiles.paged`); where two programs take turns, one block each will do.
     """
+    few = rows <= 16
     if arch is None:
-        return Tiles(16 if rows <= 16 else 64, 64, 4, 1)
+        return Tiles(16 if few else 64, 64, 4, 1)
     if itemsize == 4:
         return Tiles(16, 16, 8, 1)
     if arch in LITTLE_SHARED_MEMORY:
-        return Tiles(16, 16, 8, 2)
+        return Tiles(16, 16, 8, 5)
     if arch < 90:
-        return Tiles(16, 32, 8, 2)
-    return Tiles(16, 64, 8, 2) if rows <= 16 else Tiles(64, 32, 8, 3)
+        return Tiles(16, 32, 8, 2) if few else Tiles(32, 32, 8, 5)
+    return Tiles(16 if few else 64, 32, 8, 5)
 
 
 def parts(chosen: Tiles, rank: int) -> int:
@@ -164,11 +168,12 @@ def latent_variant(
         num_stages=chosen.num_stages,
         archs=(f"sm_{arch}",),
         wants=wants,
+        most_registers=DECODE_REGISTERS if chosen.block_m == 16 else None,
     )
 
 
 def latent_variants(kernel: Any) -> list[Variant]:
-    """DeepSeek-V2-Lite (16 heads), V2 and V3 (128) on every chip; odd pages and float32 once."""
+    """DeepSeek-V2-Lite (16 heads), V2 and V3 (128) on every chip; odd pages, chunks of V2-Lite and float32 once."""
     found = []
     for arch in (80, 90, 100):
         unit = {80: "mma", 90: "wgmma", 100: "tcgen05"}[arch]
@@ -177,5 +182,6 @@ def latent_variants(kernel: Any) -> list[Variant]:
         found.append(latent_variant(kernel, arch, 128, decode=True, wants=(unit, *loads)))
         found.append(latent_variant(kernel, arch, 128, decode=False, wants=(unit, *loads)))
     found.append(latent_variant(kernel, 90, 128, decode=True, page=17, wants=("wgmma",)))
+    found.append(latent_variant(kernel, 90, 16, decode=False, wants=("wgmma",)))
     found.append(latent_variant(kernel, 90, 16, decode=True, dtype="fp32"))
     return found

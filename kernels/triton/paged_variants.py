@@ -70,7 +70,7 @@ def paged_variant(
         num_stages=chosen.num_stages,
         archs=(f"sm_{arch}",),
         wants=wants,
-        most_registers=DECODE_REGISTERS if decode else None,
+        most_registers=DECODE_REGISTERS if decode and chosen.block_m * padded <= 64 * 128 else None,
     )
 
 
@@ -88,7 +88,8 @@ def paged_variants(kernel: Any) -> list[Variant]:
             add(128, **usual)
             add(128, **usual, everything=True)
             add(256, **usual, everything=True)
-        add(128, decode=True, rows=64, wants=(unit, "cp.async", "ldg.128"))
+        for head_dim in (128, 256):
+            add(head_dim, decode=True, rows=64, wants=(unit, "cp.async", "ldg.128"))
         add(128, decode=True, dtype="fp32")
         if arch == 90:
             add(80, decode=True, group=3, page=17, everything=True, wants=("mma",))

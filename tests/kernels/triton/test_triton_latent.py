@@ -69,7 +69,7 @@ def test_page_numbers_do_not_wrap_at_32_bits(queries: int, table_dtype: torch.dt
     while found is not None and not isinstance(found, OutOfBounds):
         found = found.__cause__
     assert found is not None and found.argument == "cache"
-    assert found.index == 2**32 + case.rank  # of the rows that lie there the rotated parts are read first
+    assert found.index == 2**32  # of the rows that lie there the latents are read first
 
 
 def test_everything_lies_on_grid_x(monkeypatch: pytest.MonkeyPatch) -> None:
