@@ -74,6 +74,7 @@ CANDIDATES = {
             dtypes=FLOATS,
             least_capability=(LEAST_CAPABILITY // 10, LEAST_CAPABILITY % 10),
             most_head_dim=MAX_HEAD_DIM,
+            batch_invariant=True,
             module="triton",
             install="pip install triton (Linux)",
         ),
