@@ -153,7 +153,7 @@ class EngineConfig:
         True,
         "False: a head whose blocks several requests share is attended once for all of them where it is long enough; "
         "then the last bits of a result depend on who shares, and decode steps are not recorded",
-        only_if=("attention_backend", "triton"),
+        only_if=(("attention_backend", "triton"), ("batch_invariant", False)),
     )
     sampling_backend: str = _option("auto", "who samples", choices=("auto", "torch", "cpu", "triton", "flashinfer"))
     quantization: str = _option(
@@ -195,7 +195,11 @@ class EngineConfig:
         "runs without (GPU only); default: 1, 2, 4, 8, 16, 24, … up to max_num_seqs, at most 512",
         only_if=(("enforce_eager", False), ("enable_kernel_fusion", True)),
     )
-    batch_invariant: bool = _option(False, "the same bits whatever else is in the batch", unbuilt=(True,))
+    batch_invariant: bool = _option(
+        False,
+        "the same bits whatever else is in the batch and however a prompt is cut; prompts are then attended query by "
+        "query (CPU only)",
+    )
     max_num_queued_reqs: int | None = _option(
         None, "most requests that may wait; one more is refused; default: no limit", minimum=1
     )
@@ -245,6 +249,11 @@ class EngineConfig:
             )
         object.__setattr__(self, "prefix_index", (index or "radix") if on else "none")
         object.__setattr__(self, "enable_prefix_caching", self.prefix_index != "none")
+
+    @property
+    def records_steps(self) -> bool:
+        """Whether decode steps are recorded where that can be done."""
+        return self.enable_kernel_fusion and not self.enforce_eager
 
     def replace(self, **changes: Any) -> EngineConfig:
         """A copy with some options changed, validated again.

@@ -24,6 +24,7 @@ from workbench.interrupts import SafeInterrupts
 from workbench.loading import Checkpoint
 from workbench.machine import free_memory, keep_freed_memory
 from workbench.model import store
+from workbench.model.batch_invariant import require_products
 from workbench.model.captured import captured_steps, tape_recorder
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_names
@@ -97,6 +98,7 @@ class LLM:
         source = model_source(config)
         self.model_config: ModelConfig = read_model_config(source, config.load_format)
         self.model_config.require_supported()
+        require_products(device, self.model_config.latent is not None, config.batch_invariant)
         dtype = _dtype(config.dtype, self.model_config.dtype, device)
         max_model_len = resolve_max_model_len(config, self.model_config.max_position_embeddings)
         self.sampling = chosen_sampler(config.sampling_backend, device)
@@ -115,7 +117,8 @@ class LLM:
         heads = heads_of(self.model_config, computed, device, cached)
         self.attention = chosen_backend(config.attention_backend, heads, config.block_size, config.batch_invariant)
         """Who computes attention, and why."""
-        decoder = open_decoder(open_backend(self.attention.name, heads, not config.disable_cascade_attn), max_model_len)
+        backend = open_backend(self.attention.name, heads, not config.disable_cascade_attn, config.batch_invariant)
+        decoder = open_decoder(backend, max_model_len)
         decoder.maker = "auto" if config.enable_kernel_fusion else "reference"
         if device.type == "cpu":
             keep_freed_memory()  # now, for what loading needed for a moment shall go back
@@ -131,11 +134,13 @@ class LLM:
             self.model_config, sum(decoder.weight_bytes), kv_bytes, decoder.weight_bytes[1], decoder.expert_bytes
         )
         captured, recorder = None, None
-        if _records(config):
+        if config.records_steps:
             sizes = config.cudagraph_capture_sizes
             captured = captured_steps(decoder, cache, config.max_num_seqs, max_model_len, sizes)
             recorder = tape_recorder(decoder, config.max_num_batched_tokens)
-        self.runner = ModelRunner(decoder, cache, cost, clock.now, captured, recorder, self.sampling.name)
+        self.runner = ModelRunner(
+            decoder, cache, cost, clock.now, captured, recorder, self.sampling.name, config.batch_invariant
+        )
         self.engine = self._open_engine(self.config, clock)
 
     def new_engine(self, **options: Any) -> Engine:
@@ -380,14 +385,9 @@ def _memory_bytes(device: torch.device) -> int:
     return free_memory() if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])
 
 
-def _records(config: EngineConfig) -> bool:
-    """Whether decode steps are recorded where that can be done."""
-    return config.enable_kernel_fusion and not config.enforce_eager
-
-
 def _graph_bytes(config: EngineConfig, decoder: Decoder) -> int:
     """What is left free for CUDA graphs, which are captured when the pool is there."""
-    if not _records(config) or cannot_capture(decoder):
+    if not config.records_steps or cannot_capture(decoder):
         return 0
     sizes = capture_sizes(config.max_num_seqs, config.cudagraph_capture_sizes)
     return graph_bytes(decoder.config, sizes, decoder.dtype)

@@ -24,7 +24,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def attend(name: str, case: Case, cache: torch.Tensor) -> torch.Tensor:
-    backend = attention_backend(name, case.heads)
+    backend = attention_backend(name, case.heads, batch_invariant=CANDIDATES[name].batch_invariant)
     return backend.attend(case.q, cache, backend.prepare(case.batch, case.window, cache.dtype), case.scale)
 
 

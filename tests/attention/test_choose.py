@@ -78,7 +78,8 @@ def test_auto_without_triton_takes_sdpa() -> None:
      (DEEPSEEK, EVERY, "flashmla"), (replace(DEEPSEEK, block_size=16), EVERY, "triton"),
      (replace(DEEPSEEK, capability=(8, 0)), EVERY, "triton"),
      (replace(DEEPSEEK, latent=(256, 64)), EVERY, "triton"),
-     (replace(H100, batch_invariant=True), EVERY, "torch_native"), (V100, EVERY, "sdpa")],
+     (replace(H100, batch_invariant=True), EVERY, "triton"),
+     (replace(H100, batch_invariant=True, head_dim=300), EVERY, "torch_native"), (V100, EVERY, "sdpa")],
 )  # fmt: skip
 def test_the_order_once_adapters_have_run_on_hardware(
     monkeypatch: pytest.MonkeyPatch, needs: Needs, installed: tuple[str, ...], expected: str

@@ -8,6 +8,9 @@ import sys
 
 import pytest
 
+from workbench.lab import interpreted
+from workbench.lab.interpreted import interpret
+
 pytest.importorskip("triton")
 ASK = """
 import os, sys
@@ -31,3 +34,9 @@ def test_only_a_lesson_in_the_interpreters_mode_interprets(argument: str, said: 
     command = [sys.executable, "-c", ASK, argument]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(said)
+
+
+def test_where_triton_is_missing_the_reader_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreted, "find_spec", lambda name: None)
+    assert interpret("recorded").startswith("Triton is not installed: it is made for Linux")
+    assert interpret("measured") == ""

@@ -345,6 +345,11 @@ def test_all_so_far_in_one_table(tmp_path: Path, monkeypatch) -> None:
     ]
 
 
+def test_a_ratio_of_bytes_is_no_roofline(tmp_path: Path, monkeypatch) -> None:
+    measured = begin(monkeypatch, tmp_path).measure("a", 1.8, "×", roofline=1.5, by_bytes=True)
+    assert measured.row[2] == "1.5 × by bytes" and measured.gaps == ["120 % of what bytes say"]
+
+
 def test_tests_and_turned_off_runs_leave_the_readers_progress_alone(tmp_path: Path, monkeypatch) -> None:
     for settings in ({"tier": "tiny"}, {"WORKBENCH_TURN_OFF": '{"max_num_seqs": 1}'}):
         begun = begin(monkeypatch, tmp_path, **settings)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from importlib import import_module
 import torch
 
 from kernels.triton.launch import interpreted
+from kernels.triton.paged_plan import SPLIT_SIZE
 from workbench.attention import cpu, triton
 from workbench.attention.choose import Choice, Needs, choose
 from workbench.attention.flex import Flex
@@ -31,9 +32,12 @@ WHY_NOT: dict[str, Callable[[Heads], str]] = {"cpu": cpu.why_not, "triton": trit
 """Why a backend cannot serve such heads on this machine, empty if it can; of the others the table says all."""
 
 
-def attention_backend(name: str, heads: Heads, block_size: int = 16, cascade: bool = False) -> AttentionBackend:
+def attention_backend(
+    name: str, heads: Heads, block_size: int = 16, cascade: bool = False, batch_invariant: bool = False
+) -> AttentionBackend:
     """The backend of a name that `EngineConfig` has let through. Raises UsageError for one that cannot serve."""
-    return open_backend(chosen_backend(name, heads, block_size).name, heads, cascade)
+    chosen = chosen_backend(name, heads, block_size, batch_invariant)
+    return open_backend(chosen.name, heads, cascade, batch_invariant)
 
 
 def chosen_backend(name: str, heads: Heads, block_size: int = 16, batch_invariant: bool = False) -> Choice:
@@ -41,11 +45,12 @@ def chosen_backend(name: str, heads: Heads, block_size: int = 16, batch_invarian
     return choose(needs_of(heads, block_size, batch_invariant), name, lambda asked: why_not(asked, heads, name))
 
 
-def open_backend(name: str, heads: Heads, cascade: bool = False) -> AttentionBackend:
+def open_backend(name: str, heads: Heads, cascade: bool = False, batch_invariant: bool = False) -> AttentionBackend:
     """The backend itself, whoever chose it. Raises WorkbenchError where its library is there and cannot be loaded.
 
     ``cascade``: heads that requests share are attended once, which only ``triton`` can and `EngineConfig` asks of no
-    other.
+    other. ``batch_invariant``: with splits of a fixed size, where ``triton`` serves; the others that can be asked have
+    no other way.
     """
     if cascade and heads.latent is not None:
         raise UsageError(
@@ -53,7 +58,7 @@ def open_backend(name: str, heads: Heads, cascade: bool = False) -> AttentionBac
             "not attended once yet; leave it at True"
         )
     if name == "triton":
-        return triton.Triton(heads, cascade=cascade)
+        return triton.Triton(heads, SPLIT_SIZE if batch_invariant else None, cascade)
     if name not in ADAPTERS:
         return BACKENDS[name](heads)
     module = import_module(f"workbench.attention.adapters.{name}")

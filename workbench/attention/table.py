@@ -75,6 +75,7 @@ CANDIDATES = {
             least_capability=(LEAST_CAPABILITY // 10, LEAST_CAPABILITY % 10),
             most_head_dim=MAX_HEAD_DIM,
             latent_too=True,
+            batch_invariant=True,
             module="triton",
             install="pip install triton (Linux)",
         ),

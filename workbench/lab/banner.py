@@ -8,8 +8,8 @@ The mode says what the numbers of a lesson are worth:
     The lesson has Triton kernels and there is no GPU. They run in Triton's interpreter, which gives right results at
     no meaningful speed; all else is measured on the CPU.
 ``recorded``
-    The lesson has Triton kernels and they cannot be run or trusted here (the canary failed). Of them only recorded
-    results of other machines are shown; all else is measured.
+    The lesson has Triton kernels and they cannot be run or trusted here (the canary failed). Of them there are only
+    saved outputs and recorded results of other machines; all else is measured.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LIBRARIES = ("torch", "triton", "transformers")
 SENTENCES = {
     "measured": "every number comes from this machine, now",
     "interpreter": "Triton kernels run in the interpreter, right but not fast; all else is measured on this CPU",
-    "recorded": "Triton kernels cannot run here, so theirs are recorded on other machines; all else is measured",
+    "recorded": "Triton kernels cannot run here: a cell that calls one stops; all else is measured",
 }
 NOT_NEEDED = "not asked: this notebook has no Triton kernel"
 GIB = 1 << 30

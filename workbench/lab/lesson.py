@@ -165,13 +165,20 @@ class Lesson:
         return value
 
     def measure(
-        self, name: str, value: Any, unit: str = "", roofline: Any = None, higher_is_better: bool | None = None
+        self,
+        name: str,
+        value: Any,
+        unit: str = "",
+        roofline: Any = None,
+        higher_is_better: bool | None = None,
+        by_bytes: bool = False,
     ) -> Measured:
         """Shows ``value`` beside the guess, the roofline and recorded runs, and keeps it with its provenance.
 
         ``value``: a number, a ``Timing`` (shown in ``unit``, default ms), or one of the choices of the prediction.
         ``roofline``: a number in the same unit, or a ``Prediction`` of the roofline. Which direction is better is known
-        for times, bytes and rates per second. Raises UsageError for a value, unit or roofline that does not fit.
+        for times, bytes and rates per second. ``by_bytes``: it is a ratio of bytes moved and no limit.
+        Raises UsageError for a value, unit or roofline that does not fit.
         """
         guess = self.progress.entries(self.number, "predictions").get(name)
         result, low, high, repeats, unit = reading(name, value, unit)
@@ -195,6 +202,7 @@ class Lesson:
             repeats,
             None if guess is None else guess["value"],
             limit(name, roofline, unit),
+            by_bytes,
             higher_is_better,
             past,
             _line(source),

@@ -31,6 +31,8 @@ class Measured:
     repeats: int | None = None
     predicted: float | str | None = None
     roofline: float | None = None
+    by_bytes: bool = False
+    """Whether ``roofline`` is a ratio of bytes moved, which caches and calls may beat."""
     higher_is_better: bool | None = None
     recorded: tuple[RecordedValue, ...] = ()
     provenance: str = ""
@@ -43,6 +45,8 @@ class Measured:
         if self.predicted is not None:
             found.append(against_guess(self.predicted, self.value, self.unit))
         if self.roofline is not None and not isinstance(self.value, str):
+            if self.by_bytes:
+                return [*found, f"{number(100 * self.value / self.roofline)} % of what bytes say"]
             found.append(against_roofline(self.roofline, self.value, self.unit, self.higher_is_better))
         return found
 
@@ -53,7 +57,7 @@ class Measured:
         return [
             self.name,
             "–" if self.predicted is None else with_unit(self.predicted, self.unit),
-            "–" if self.roofline is None else with_unit(self.roofline, self.unit),
+            "–" if self.roofline is None else with_unit(self.roofline, self.unit) + " by bytes" * self.by_bytes,
             with_unit(self.value, self.unit) + self._spread(),
             "; ".join(recorded) or "no recorded run",
         ]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 
 from workbench.attention.interface import AttentionBatch
 from workbench.model.batch import Batch
+from workbench.model.batch_invariant import query_by_query
 from workbench.model.captured import CapturedSteps, TapeRecorder
 from workbench.model.cost import StepCost
 from workbench.model.decoder import Decoder
@@ -41,10 +43,11 @@ class ModelRunner:
         captured: CapturedSteps | None = None,
         recorder: TapeRecorder | None = None,
         sampling_maker: str = "auto",
+        batch_invariant: bool = False,
     ) -> None:
         """``now``: seconds, for the phases of a step. ``captured``: who carries out decode steps, and ``recorder``: who
         carries out all others in one call; None: they are carried out operation by operation. ``sampling_maker``: who
-        samples, see `kernels`."""
+        samples, see `kernels`. ``batch_invariant``: prompts are attended query by query."""
         self.decoder = decoder
         self.cache = cache
         self.cost = cost
@@ -52,6 +55,7 @@ class ModelRunner:
         self.captured = captured
         self.recorder = recorder
         self.sampling_maker = sampling_maker
+        self.batch_invariant = batch_invariant
         self.stores = {"pool": cache}
         """By the names that a `Move` gives them."""
 
@@ -90,7 +94,7 @@ class ModelRunner:
         sampled = iter(zip(chosen, self._logprobs(logits, chosen, sampling), strict=True))
         pairs = [next(sampled) if item.samples else (None, None) for item in plan.scheduled]
         # A captured step computes no prompt.
-        prompt_logprobs = [] if batch is None or hidden is None else self._prompt_logprobs(plan, batch, hidden)
+        prompt_logprobs = [] if batch is None or hidden is None else self._prompt_logprobs(plan, hidden)
         done = self.now()
         flops, num_bytes = self.cost.of(plan)
         phases = {"prepare": prepared - begin, "forward": computed - prepared, "sample": done - computed}
@@ -138,10 +142,11 @@ class ModelRunner:
                 found[row] = logprobs_of(logits[row : row + 1], [token_id], request.params.logprobs)[0]
         return found
 
-    def _prompt_logprobs(self, plan: StepPlan, batch: Batch, hidden: torch.Tensor) -> list[list[Logprobs]]:
+    def _prompt_logprobs(self, plan: StepPlan, hidden: torch.Tensor) -> list[list[Logprobs]]:
         """For each scheduled request that wants them, those of the prompt tokens that its new hidden states predict."""
         found: list[list[Logprobs]] = []
-        for item, row in zip(plan.scheduled, batch.attention.query_start, strict=False):
+        rows = accumulate((item.num_tokens for item in plan.scheduled), initial=0)
+        for item, row in zip(plan.scheduled, rows, strict=False):
             request, wanted = item.request, item.request.params.prompt_logprobs
             found.append([])
             if wanted is None:
@@ -190,20 +195,21 @@ class ModelRunner:
         positions = torch.arange(len(token_ids)) - torch.tensor(query_start)[owner] + starts[owner]
         slots = tables[owner, positions // block_size] * block_size + positions % block_size
         rows = [end - 1 for end, wanted in zip(query_start[1:], samples, strict=True) if wanted]
+        attention = AttentionBatch(
+            query_start,
+            [start + num for _, start, num in items],
+            tables.to(device),
+            block_size,
+            self.cache.token_bytes,
+            starts=torch.tensor(query_start, dtype=torch.int32).to(device),
+            lengths=(starts + counts).to(device, torch.int32),
+            host_tables=[request.block_table for request, _, _ in items],
+        )
         return Batch(
             token_ids=torch.tensor(token_ids).to(device),
             positions=positions.to(device),
             slots=slots.to(device),
-            attention=AttentionBatch(
-                query_start,
-                [start + num for _, start, num in items],
-                tables.to(device),
-                block_size,
-                self.cache.token_bytes,
-                starts=torch.tensor(query_start, dtype=torch.int32).to(device),
-                lengths=(starts + counts).to(device, torch.int32),
-                host_tables=[request.block_table for request, _, _ in items],
-            ),
+            attention=query_by_query(attention) if self.batch_invariant else attention,
             sampled_rows=torch.tensor(rows, dtype=torch.int64).to(device),
         )
 

@@ -1,4 +1,4 @@
-"""Bugs put into paged attention on purpose: each must be caught by the test of the promise that it breaks."""
+"""Bugs put into attention over pages on purpose: each must be caught by the test of the promise that it breaks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,18 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from kernels.triton import attention_walk, cascade, merge_splits, paged_attention, paged_call, paged_plan
+from kernels.triton import (
+    attention_walk,
+    cascade,
+    latent_attention,
+    merge_splits,
+    paged_attention,
+    paged_call,
+    paged_plan,
+)
 from kernels.triton.interpreter import OutOfBounds, interpreting
-from tests.kernels.triton import paged_cases, test_cascade, test_paged_contract
+from tests.kernels.triton import latent_cases, paged_cases, test_cascade, test_paged_contract
+from tests.kernels.triton.latent_cases import Latents
 from tests.kernels.triton.paged_cases import Paged
 
 pytestmark = [
@@ -23,8 +32,8 @@ pytestmark = [
 ]
 
 USERS = (
-    attention_walk, cascade, merge_splits, paged_attention, paged_call, paged_plan,
-    paged_cases, test_cascade, test_paged_contract,
+    attention_walk, cascade, latent_attention, merge_splits, paged_attention, paged_call, paged_plan,
+    latent_cases, paged_cases, test_cascade, test_paged_contract,
 )  # fmt: skip
 """Who calls what a bug may replace."""
 
@@ -66,6 +75,19 @@ def far(device: str) -> None:
 
 def shared(device: str) -> None:
     test_cascade.test_it_equals_attention_of_each_by_itself(None, torch.float32, device)
+
+
+def latents(device: str) -> None:
+    """As `mixed`."""
+    case = Latents([(1, 200), (2, 65), (1, 0), (1, 64), (20, 33)], heads=3, page=17, device=device)
+    for splits in test_paged_contract.WAYS:
+        case.check(*case.run(splits))
+
+
+def halves(device: str) -> None:
+    """Two programs have a half of the result each."""
+    case = Latents([(1, 100), (3, 30)], heads=20, rank=512, rope=64, device=device)
+    case.check(*case.run())
 
 
 CAUGHT = (AssertionError, OutOfBounds, pytest.fail.Exception)
@@ -122,6 +144,30 @@ BUGS = {
     "what follows a head begins with it": Bug(
         cascade, "torch.tensor(skipped, device=device)[:, None]", "0 * torch.tensor(skipped)[:, None]", shared
     ),
+    "latents: scores without the rotated part": Bug(
+        latent_attention, "s = tl.dot(q_rotated, tl.trans(rotated)", "s = 0 * tl.dot(q_rotated, tl.trans(rotated)",
+        latents,
+    ),
+    "latents: a split goes on into the next": Bug(
+        latent_attention, "highest = tl.minimum(highest, lowest + size)", "pass", latents
+    ),
+    "latents: splits begin anew": Bug(latent_attention, "lowest = split * size", "lowest = 0", latents),
+    "latents: a row that has seen nothing": Bug(
+        latent_attention, 'shift = tl.where(m_new == float("-inf"), 0.0, m_new)', "shift = m_new", latents
+    ),
+    "latents: queries see what follows": Bug(
+        latent_attention, "columns[None, :] <= own", "columns[None, :] >= 0 * own", latents
+    ),
+    "latents: partial results to base e": Bug(
+        latent_attention, "    else:\n        log2_sum *=", "    if True:\n        log2_sum *=", latents
+    ),
+    "latents: chunks decode too": Bug(
+        latent_attention, "if (q_len > width) | (first_row", "if (q_len < 0) | (first_row", latents
+    ),
+    "latents: the same half twice in scores": Bug(
+        latent_attention, "q_other = load_rows(q + (WIDTH - mine)", "q_other = load_rows(q + mine", halves
+    ),
+    "latents: both halves in one place": Bug(latent_attention, "store_rows(out + mine", "store_rows(out", halves),
 }  # fmt: skip
 
 
@@ -156,6 +202,6 @@ def test_it_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert found is not None, "the check passes"
 
 
-@pytest.mark.parametrize("check", [mixed, tail, windowed])
+@pytest.mark.parametrize("check", [mixed, tail, windowed, latents, halves])
 def test_without_a_bug_the_checks_pass(check: Callable[[str], None], device: str) -> None:
     check(device)
