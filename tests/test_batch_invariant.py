@@ -97,12 +97,11 @@ def interpreted(folder: Path) -> None:
 def test_every_query_becomes_a_request() -> None:
     tables = torch.tensor([[4, 5], [9, 9], [1, 2]])
     starts, lengths = torch.tensor([0, 3, 3, 4], dtype=torch.int32), torch.tensor([5, 2, 8], dtype=torch.int32)
-    host = [[4, 5], [9], [1, 2]]
-    batch = AttentionBatch([0, 3, 3, 4], [5, 2, 8], tables, 4, 16, starts, lengths, host)
+    batch = AttentionBatch([0, 3, 3, 4], [5, 2, 8], tables, 4, 16, starts, lengths)
     made = query_by_query(batch)
     assert made.query_start == made.starts.tolist() == [0, 1, 2, 3, 4]
     assert made.seq_lens == made.lengths.tolist() == [3, 4, 5, 8]
-    assert made.block_tables.tolist() == [[4, 5]] * 3 + [[1, 2]] and made.host_tables == [[4, 5]] * 3 + [[1, 2]]
+    assert made.block_tables.tolist() == [[4, 5]] * 3 + [[1, 2]]
 
 
 def test_where_products_cannot_promise_it_is_refused(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

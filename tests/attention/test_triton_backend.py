@@ -19,10 +19,11 @@ from tests.attention.paged_batches import Case, random_case
 from tests.model.tiny import make_tiny
 from tests.tiny_llm import open_llm, tokens
 from workbench import SamplingParams
-from workbench.attention.interface import Heads
+from workbench.attention.interface import AttentionBackend, Heads
 from workbench.attention.latent_shape import LatentAttention
 from workbench.attention.registry import attention_backend
 from workbench.attention.triton import Triton
+from workbench.engine.trace import StepTrace
 from workbench.errors import UsageError
 
 HEADS = Heads(9, 3, 64, torch.float32, torch.device("cpu"), torch.float32)
@@ -159,13 +160,21 @@ def sharing() -> Case:
         case.cache[case.tables[b][:16]] = torch.nan
         case.tables[b][:16] = case.tables[0][:16]
         case.batch.block_tables[b, :16] = case.batch.block_tables[0, :16]
-    case.batch.host_tables = case.tables
     return case
+
+
+def look_who_shares(case: Case) -> AttentionBackend:
+    """The backend, once it has looked."""
+    backend = Triton(case.heads, cascade=True)
+    batch = case.batch
+    batch.shared = backend.shared_heads(case.tables, batch.query_start, batch.seq_lens, batch.block_size)
+    return backend
 
 
 def test_a_shared_head_is_attended_once() -> None:
     case = sharing()
-    backend = attention_backend("triton", case.heads, cascade=True)
+    backend = look_who_shares(case)
+    assert case.batch.tokens_spared == 3 * 256
     prepared = backend.prepare(case.batch, None, torch.float32)
     assert isinstance(prepared.plan, cascade.CascadePlan)
     assert prepared.plan.heads.seq_lens.tolist() == [256] and len(prepared.plan.rows) == 25
@@ -175,9 +184,10 @@ def test_a_shared_head_is_attended_once() -> None:
 
 def test_a_head_is_not_shared_within_a_window_nor_where_it_would_not_pay() -> None:
     case = sharing()
-    backend = attention_backend("triton", case.heads, cascade=True)
+    backend = look_who_shares(case)
     assert isinstance(backend.prepare(case.batch, 300, torch.float32).plan, Plan)
-    case.batch.host_tables = [[8, *case.tables[0][1:]], *case.tables[1:]]  # three that share are too few
+    case.tables[0][0] = 8  # three that share are too few
+    backend = look_who_shares(case)
     assert isinstance(backend.prepare(case.batch, None, torch.float32).plan, Plan)
 
 
@@ -205,8 +215,20 @@ def test_the_engine_finds_the_heads_that_its_prefix_index_shares(folder: Path, m
 
     monkeypatch.setattr(cascade, "shared_heads", spy)
     tokens(llm, [head], few)  # from here on its blocks are in the index
+    traces: list[StepTrace] = []
+    llm.engine.listeners.append(traces.append)
     assert tokens(llm, prompts, few) == expected
     assert max(len(shared.requests) for heads in found for shared in heads if shared.num_blocks == 6) == 3
+    spared = [sum((len(one.requests) - 1) * one.num_blocks * 4 for one in heads) for heads in found[-len(traces) :]]
+    assert max(spared) == 2 * 24
+    alone = open_llm(folder, attention_backend="triton")
+    tokens(alone, [head], few)
+    kept: list[StepTrace] = []
+    alone.engine.listeners.append(kept.append)
+    tokens(alone, prompts, few)
+    assert [one.bytes - other.bytes for one, other in zip(kept, traces, strict=True)] == [
+        n * llm.runner.cost.kv_bytes_per_token for n in spared
+    ]
     assert not open_llm(folder, attention_backend="triton").runner.decoder.attention.cascade
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
 from workbench.attention.latent_shape import LatentAttention
+
+if TYPE_CHECKING:
+    from kernels.triton.cascade import SharedHead
 
 
 class Heads(NamedTuple):
@@ -42,8 +45,13 @@ class AttentionBatch:
     """``query_start`` as int32 on the device."""
     lengths: torch.Tensor
     """``seq_lens`` as int32 on the device."""
-    host_tables: Sequence[Sequence[int]] = ()
-    """The block tables as the host knows them, not padded. Where lengths are on the device only, these are too."""
+    shared: Sequence[SharedHead] = ()
+    """Heads of several requests that are attended once for all (cascade); none where a backend does not."""
+
+    @property
+    def tokens_spared(self) -> int:
+        """Tokens whose keys and values are not read again, in a layer without a window, as heads are ``shared``."""
+        return sum((len(one.requests) - 1) * one.num_blocks for one in self.shared) * self.block_size
 
 
 class AttentionBackend(Protocol):

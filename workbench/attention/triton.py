@@ -6,6 +6,7 @@ TRITON_INTERPRET=1, and then with the checker on.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -21,7 +22,7 @@ from workbench.attention.interface import AttentionBatch, Heads
 from workbench.attention.latent_requests import Requests, apart
 
 if TYPE_CHECKING:
-    from kernels.triton.cascade import CascadePlan
+    from kernels.triton.cascade import CascadePlan, SharedHead
 
 
 class _Prepared(NamedTuple):
@@ -81,7 +82,11 @@ class Triton:
             rows, tables, starts, lengths = absorbed
             plan = plan_of(self.pages, len(rows), 0, starts, lengths, split_size=self.split_size)
             return _Latent(rows, _Prepared(tables, plan), expanded)
-        if self.cascade and window is None and (shared := self._cascade_plan(batch)) is not None:
+        if batch.shared and window is None:
+            from kernels.triton.cascade import cascade_plan  # imports Triton
+
+            lists = (batch.query_start, batch.seq_lens, batch.shared)
+            shared = cascade_plan(self.pages, batch.block_tables, batch.block_size, *lists)
             return _Prepared(batch.block_tables, shared)
         if batch.seq_lens:
             bounds = bounds_of(batch.query_start, batch.seq_lens, self.pages.group)
@@ -91,15 +96,16 @@ class Triton:
         prepared = _Prepared(batch.block_tables, plan)
         return prepared if self.latent is None else _Latent(None, prepared, None)
 
-    def _cascade_plan(self, batch: AttentionBatch) -> CascadePlan | None:
-        """None where no head is shared that would pay."""
-        from kernels.triton.cascade import cascade_plan, shared_heads  # imports Triton
+    def shared_heads(
+        self, tables: Sequence[Sequence[int]], query_start: Sequence[int], seq_lens: Sequence[int], block_size: int
+    ) -> Sequence[SharedHead]:
+        """The heads of a batch, by its block tables as the host knows them, that are to be attended once; without
+        ``cascade`` none, nor where it would not pay."""
+        if not self.cascade:
+            return ()
+        from kernels.triton.cascade import shared_heads  # imports Triton
 
-        starts, lengths = batch.query_start, batch.seq_lens
-        shared = shared_heads(batch.host_tables, starts, lengths, batch.block_size)
-        if not shared:
-            return None
-        return cascade_plan(self.pages, batch.block_tables, batch.block_size, starts, lengths, shared)
+        return shared_heads(tables, query_start, seq_lens, block_size)
 
     def attend(self, q: torch.Tensor, cache: torch.Tensor, prepared: _Prepared, scale: float) -> torch.Tensor:
         with faithful():

@@ -55,5 +55,4 @@ def query_by_query(batch: AttentionBatch) -> AttentionBatch:
         batch.token_bytes,
         starts=torch.tensor(starts, dtype=torch.int32, device=device),
         lengths=torch.tensor(lengths, dtype=torch.int32, device=device),
-        host_tables=[batch.host_tables[b] for b in owners],
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from workbench.attention.interface import AttentionBatch
+from workbench.attention.triton import Triton
 from workbench.model.batch import Batch
 from workbench.model.batch_invariant import query_by_query
 from workbench.model.captured import CapturedSteps, TapeRecorder
@@ -19,6 +20,9 @@ from workbench.model.kv_cache import KVCache, move_blocks
 from workbench.model.logprobs import logprobs_of
 from workbench.model.sampling import sample
 from workbench.plan import Logprobs, RequestView, StepPlan, StepResult
+
+if TYPE_CHECKING:
+    from kernels.triton.cascade import SharedHead
 
 PROMPT_LOGPROB_ROWS = 128
 """Rows of logits held at once for prompt_logprobs: a row is as long as the vocabulary."""
@@ -96,7 +100,7 @@ class ModelRunner:
         # A captured step computes no prompt.
         prompt_logprobs = [] if batch is None or hidden is None else self._prompt_logprobs(plan, hidden)
         done = self.now()
-        flops, num_bytes = self.cost.of(plan)
+        flops, num_bytes = self.cost.of(plan, 0 if batch is None else batch.attention.tokens_spared)
         phases = {"prepare": prepared - begin, "forward": computed - prepared, "sample": done - computed}
         return StepResult(
             [token_id for token_id, _ in pairs],
@@ -195,15 +199,20 @@ class ModelRunner:
         positions = torch.arange(len(token_ids)) - torch.tensor(query_start)[owner] + starts[owner]
         slots = tables[owner, positions // block_size] * block_size + positions % block_size
         rows = [end - 1 for end, wanted in zip(query_start[1:], samples, strict=True) if wanted]
+        seq_lens = [start + num for _, start, num in items]
+        shared: Sequence[SharedHead] = ()
+        if isinstance(self.decoder.attention, Triton):
+            host_tables = [request.block_table for request, _, _ in items]
+            shared = self.decoder.attention.shared_heads(host_tables, query_start, seq_lens, block_size)
         attention = AttentionBatch(
             query_start,
-            [start + num for _, start, num in items],
+            seq_lens,
             tables.to(device),
             block_size,
             self.cache.token_bytes,
             starts=torch.tensor(query_start, dtype=torch.int32).to(device),
             lengths=(starts + counts).to(device, torch.int32),
-            host_tables=[request.block_table for request, _, _ in items],
+            shared=shared,
         )
         return Batch(
             token_ids=torch.tensor(token_ids).to(device),
