@@ -150,6 +150,17 @@ def test_why_in_words() -> None:
     assert "not cpu: no compiler" in choose(CPU, "auto", lambda name: "no compiler" if name == "cpu" else "").why
 
 
+def test_why_in_words_for_latents() -> None:
+    """Nothing is said of backends that do not compute them."""
+    first = choose(replace(DEEPSEEK, capability=(8, 0)), "auto", serves, EVERY).why
+    assert first.startswith("first choice on Ampere (compute capability 8.0): our Triton kernel reads latents where")
+    second = choose(DEEPSEEK, "auto", serves, ("triton",)).why
+    assert second.startswith("the best on Hopper (compute capability 9.0) that can serve; not flashmla: not installed")
+    for order in ORDERS.values():
+        assert not any(name in order.latent_because for name in ("FlashInfer", "FlashAttention"))
+        assert ("Triton" in order.latent_because) == ("triton" in order.latent)
+
+
 def test_only_those_are_asked_that_count() -> None:
     asked: list[str] = []
 

@@ -36,7 +36,7 @@ def test_another_card(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["needs"]["head_dim"] == 128 and found["needs"]["dtype"] == "bfloat16"
     assert asked(capsys, "--capability", "7.5", "--dtype", "float16")["auto"] == "sdpa"
     assert asked(capsys, "--device", "cuda", "--capability", "8.0", "--head-dim", "300")["auto"] == "sdpa"
-    assert asked(capsys, "--batch-invariant", "--capability", "9.0")["auto"] == "torch_native"
+    assert asked(capsys, "--batch-invariant", "--capability", "9.0")["auto"] == "triton"
 
 
 def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,7 +64,8 @@ def test_latent_attention(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         assert verdicts["flashmla"][0] == verdict and "latent attention (MLA)" in verdicts["flashinfer"][1]
         assert [peer["order"][0] for peer in found["peers"]] == ["fa3", "FLASH_ATTN_MLA"]
     assert main(["info", "attention", *model]) == 0
-    assert "128 heads over latents of 576" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "128 heads over latents of 576" in told and "The order: FlashMLA was written for Hopper" in told
     assert main(["info", "attention", *model, "--head-dim", "64"]) == 2
     assert "--head-dim 64: the model has latent attention" in capsys.readouterr().err
 

@@ -144,6 +144,12 @@ def judge(needs: Needs, ask: Ask, installed: Collection[str] = ()) -> list[Verdi
     return found
 
 
+def because(needs: Needs) -> str:
+    """What the order for a device follows from, in words."""
+    order = ORDERS[needs.architecture]
+    return order.latent_because if needs.latent is not None else order.because
+
+
 def _order(needs: Needs) -> tuple[str, ...]:
     order = ORDERS[needs.architecture]
     return order.latent if needs.latent is not None else order.names
@@ -179,6 +185,6 @@ def _spare(name: str, needs: Needs, chosen: str) -> Verdict:
 
 def _why(needs: Needs, skipped: list[Verdict], chosen: Verdict) -> str:
     if not skipped:
-        return f"first choice on {needs.card}: {ORDERS[needs.architecture].because}"
+        return f"first choice on {needs.card}: {because(needs)}"
     told = "; ".join(f"not {verdict.name}: {verdict.reason}" for verdict in skipped)
     return f"the best on {needs.card} that can serve; {told}"

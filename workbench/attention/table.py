@@ -166,41 +166,55 @@ class Order:
     latent: tuple[str, ...]
     """For multi-head latent attention."""
     because: str
+    latent_because: str
 
 
+WHERE_THEY_LIE = (
+    "our Triton kernel reads latents where they lie, for all heads of a program at once; torch gathers them"
+)
+ONLY_TORCH = "of our backends only torch's definition computes latent attention here"
 ORDERS = {
     "CPU": Order(
         ("cpu", "sdpa", "torch_native"),
         ("torch_native",),
         "a kernel that gathers nothing reads each key and value once",
+        ONLY_TORCH,
     ),
     "Hopper": Order(
         ("fa3", "flashinfer", "triton", "sdpa", "torch_native"),
         ("flashmla", "triton", "torch_native"),
         "FlashAttention-3 was written for Hopper's own instructions and overlaps products with softmax",
+        f"FlashMLA was written for Hopper and for DeepSeek's widths; {WHERE_THEY_LIE}",
     ),
     "Blackwell": Order(
         ("flashinfer", "triton", "sdpa", "torch_native"),
         ("triton", "torch_native"),
         "FlashInfer brings kernels for Blackwell's matrix units; FlashAttention-3 is for Hopper only",
+        WHERE_THEY_LIE,
     ),
     "consumer Blackwell": Order(
         ("flashinfer", "triton", "sdpa", "torch_native"),
         ("triton", "torch_native"),
         "FlashInfer takes pages of any size; kernels for Hopper or for Blackwell in data centres do not run on it",
+        WHERE_THEY_LIE,
     ),
     "Ada": Order(
         ("flashinfer", "flash_attn", "triton", "sdpa", "torch_native"),
         ("triton", "torch_native"),
         "FlashInfer takes pages of any size; FlashAttention-2 wants pages of 256 tokens",
+        WHERE_THEY_LIE,
     ),
     "Ampere": Order(
         ("flashinfer", "flash_attn", "triton", "sdpa", "torch_native"),
         ("triton", "torch_native"),
         "FlashInfer takes pages of any size; FlashAttention-2 wants pages of 256 tokens",
+        WHERE_THEY_LIE,
     ),
     "an older GPU": Order(
-        ("sdpa", "torch_native"), ("torch_native",), "there is no bfloat16 and there are no asynchronous copies"
+        ("sdpa", "torch_native"),
+        ("torch_native",),
+        "there is no bfloat16 and there are no asynchronous copies",
+        ONLY_TORCH,
     ),
 }
 

@@ -38,10 +38,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def attention(args: argparse.Namespace) -> None:
     import torch
 
-    from workbench.attention.choose import judge
+    from workbench.attention.choose import because, judge
     from workbench.attention.peers import PEERS
     from workbench.attention.registry import why_not
-    from workbench.attention.table import CANDIDATES, ORDERS
+    from workbench.attention.table import CANDIDATES
     from workbench.model.sampling import chosen_sampler
 
     installed = _installed(args.installed, [one.name for one in CANDIDATES.values() if one.module])
@@ -69,7 +69,7 @@ def attention(args: argparse.Namespace) -> None:
             "sampling": None if sampler is None else sampler._asdict(),
         }, indent=2, ensure_ascii=False))  # fmt: skip
         return
-    print(_table(needs, verdicts, ORDERS[needs.architecture].because))
+    print(_table(needs, verdicts, because(needs)))
     rows = [(f"{peer.system} {peer.version}", " → ".join(order) or "nothing", peer.source) for peer, order in peers]
     print()
     print(Table(("engine", f"takes on {needs.architecture}", "source"), rows))
@@ -77,7 +77,7 @@ def attention(args: argparse.Namespace) -> None:
         print(f"\nsampling: {sampler.name}: {sampler.why}. SGLang and vLLM take FlashInfer's sampler where it is.")
 
 
-def _table(needs: Needs, verdicts: list[Verdict], because: str) -> Table:
+def _table(needs: Needs, verdicts: list[Verdict], order: str) -> Table:
     from workbench.attention.table import CANDIDATES, NEVER_RUN
 
     rows = [
@@ -91,7 +91,7 @@ def _table(needs: Needs, verdicts: list[Verdict], because: str) -> Table:
     ]
     heads = f"{needs.num_heads} query and {needs.num_kv_heads} KV heads of {needs.head_dim}"
     kind = heads if needs.latent is None else f"{needs.num_heads} heads over latents of {sum(needs.latent)}"
-    caption = f"{kind}, {needs.dtype}, blocks of {needs.block_size}, on {needs.card}. The order: {because}."
+    caption = f"{kind}, {needs.dtype}, blocks of {needs.block_size}, on {needs.card}. The order: {order}."
     return Table(("backend", "auto", "because", "tested on"), rows, caption)
 
 
