@@ -169,7 +169,7 @@ class Order:
     latent_because: str
 
 
-WHERE_THEY_LIE = (
+WHERE_THEY_LIE = "our Triton kernel reads latents where they lie, once for all heads of a program; torch gathers them"
     "our Triton kernel reads latents where they lie, for all heads of a program at once; torch gathers them"
 )
 ONLY_TORCH = "of our backends only torch's definition computes latent attention here"
