@@ -170,8 +170,6 @@ class Order:
 
 
 WHERE_THEY_LIE = "our Triton kernel reads latents where they lie, once for all heads of a program; torch gathers them"
-    "our Triton kernel reads latents where they lie, for all heads of a program at once; torch gathers them"
-)
 ONLY_TORCH = "of our backends only torch's definition computes latent attention here"
 ORDERS = {
     "CPU": Order(

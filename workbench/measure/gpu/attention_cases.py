@@ -67,14 +67,15 @@ def _make(scale: Scale, batch: int, length: int, heads: int, head_dim: int, caus
 def _flex(scale: Scale, shown: list[torch.Tensor], causal: bool, scale_by: float) -> torch.Tensor:
     length = shown[0].shape[2]
     mask = _causal_mask(length, scale.device) if causal else None
-    return _flex_attention(scale.device == "cuda")(*shown, block_mask=mask, scale=scale_by)  # type: ignore[no-any-return]
+    return flex_attention(scale.device == "cuda")(*shown, block_mask=mask, scale=scale_by)  # type: ignore[no-any-return]
 
 
 @cache
-def _flex_attention(compiled: bool) -> Any:
-    from torch.nn.attention.flex_attention import flex_attention
+def flex_attention(compiled: bool) -> Any:
+    """PyTorch's FlexAttention: one kernel where it is compiled, else many."""
+    from torch.nn.attention import flex_attention as torchs
 
-    return torch.compile(flex_attention, dynamic=False) if compiled else flex_attention
+    return torch.compile(torchs.flex_attention, dynamic=False) if compiled else torchs.flex_attention
 
 
 @cache
