@@ -105,7 +105,7 @@ def test_every_query_becomes_a_request() -> None:
 
 
 def test_where_products_cannot_promise_it_is_refused(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    with pytest.raises(UsageError, match="on cuda they go to the vendor's library"):
+    with pytest.raises(UsageError, match="a GPU's matrix products go to the vendor's library"):
         require_products(torch.device("cuda"), latent=False, batch_invariant=True)
     with pytest.raises(UsageError, match="torch multiplies queries into latents"):
         require_products(torch.device("cpu"), latent=True, batch_invariant=True)

@@ -36,12 +36,14 @@ def test_another_card(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["needs"]["head_dim"] == 128 and found["needs"]["dtype"] == "bfloat16"
     assert asked(capsys, "--capability", "7.5", "--dtype", "float16")["auto"] == "sdpa"
     assert asked(capsys, "--device", "cuda", "--capability", "8.0", "--head-dim", "300")["auto"] == "sdpa"
-    assert asked(capsys, "--batch-invariant", "--capability", "9.0")["auto"] == "triton"
+    invariant = asked(capsys, "--batch-invariant", "--capability", "9.0")
+    assert invariant["auto"] == "triton" and "vendor's library" in invariant["batch_invariant"]["why_not"]
 
 
 def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     found = asked(capsys, "--device", "cpu")
-    assert found["auto"] == "cpu" and found["sampling"]["name"] == "cpu"
+    assert found["auto"] == "cpu" and found["sampling"]["name"] == "cpu" and found["batch_invariant"] is None
+    assert asked(capsys, "--device", "cpu", "--batch-invariant")["batch_invariant"] == {"served": True, "why_not": ""}
     refused = asked(capsys, "--device", "cpu", "--dtype", "bfloat16")
     assert refused["auto"] == "sdpa" and "bfloat16" in reasons(refused)["cpu"][1]
 

@@ -42,6 +42,7 @@ def attention(args: argparse.Namespace) -> None:
     from workbench.attention.peers import PEERS
     from workbench.attention.registry import why_not
     from workbench.attention.table import CANDIDATES
+    from workbench.model.batch_invariant import why_not_products
     from workbench.model.sampling import chosen_sampler
 
     installed = _installed(args.installed, [one.name for one in CANDIDATES.values() if one.module])
@@ -49,6 +50,7 @@ def attention(args: argparse.Namespace) -> None:
     verdicts = judge(needs, lambda name: "" if heads is None else why_not(name, heads), installed)
     chosen = next(one for one in verdicts if one.verdict == "chosen")
     sampler = None if heads is None else chosen_sampler("auto", torch.device(needs.device))
+    unkept = why_not_products(needs.device, needs.latent is not None) if needs.batch_invariant else None
     kind = "latent" if needs.latent else "attention"
     peers = [(peer, getattr(peer, kind)[needs.architecture]) for peer in PEERS]
     if args.json:
@@ -66,10 +68,13 @@ def attention(args: argparse.Namespace) -> None:
                 {"system": peer.system, "version": peer.version, "order": order, "source": peer.source}
                 for peer, order in peers
             ],
+            "batch_invariant": None if unkept is None else {"served": not unkept, "why_not": unkept},
             "sampling": None if sampler is None else sampler._asdict(),
         }, indent=2, ensure_ascii=False))  # fmt: skip
         return
     print(_table(needs, verdicts, because(needs)))
+    if unkept:
+        print(f"\nThe engine refuses batch_invariant here all the same: {unkept}.")
     rows = [(f"{peer.system} {peer.version}", " → ".join(order) or "nothing", peer.source) for peer, order in peers]
     print()
     print(Table(("engine", f"takes on {needs.architecture}", "source"), rows))

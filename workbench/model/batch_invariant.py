@@ -24,17 +24,19 @@ def require_products(device: torch.device, latent: bool, batch_invariant: bool) 
 
     ``latent``: whether the model's attention is over latents.
     """
-    if not batch_invariant:
-        return
-    if device.type != "cpu":
-        reason = f"on {device} they go to the vendor's library, which picks a kernel by the number of rows"
-    elif why := cannot_run():
-        reason = f"our C++ kernels cannot be built here ({why}), and torch's depend on the number of rows"
-    elif latent:
-        reason = "torch multiplies queries into latents (MLA), and its products depend on the number of rows"
-    else:
-        return
-    raise UsageError(f"batch_invariant=True needs matrix products that keep their bits: {reason}; leave it False")
+    if batch_invariant and (reason := why_not_products(device.type, latent)):
+        raise UsageError(f"batch_invariant=True: {reason}; leave it False")
+
+
+def why_not_products(device: str, latent: bool) -> str:
+    """Why a row's products have other bits in another batch; empty where they have not."""
+    if device != "cpu":
+        return "a GPU's matrix products go to the vendor's library, which picks a kernel by the number of rows"
+    if why := cannot_run():
+        return f"our C++ kernels cannot be built here ({why}), and torch's products depend on the number of rows"
+    if latent:
+        return "torch multiplies queries into latents (MLA), and its products depend on the number of rows"
+    return ""
 
 
 def query_by_query(batch: AttentionBatch) -> AttentionBatch:

@@ -37,6 +37,7 @@ def planned(case: Paged, num_sms: int | None = None) -> CascadePlan:
     return cascade_plan(pages, case.tables, case.page, *case.lists, SHARED, num_sms)
 
 
+@pytest.mark.gpu_quick
 @pytest.mark.parametrize("num_sms", [None, 132])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_it_equals_attention_of_each_by_itself(num_sms: int | None, dtype: torch.dtype, device: str) -> None:

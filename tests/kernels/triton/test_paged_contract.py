@@ -132,6 +132,7 @@ def test_a_sink_counts_once_however_many_splits(device: str) -> None:
             case.check(*case.run(splits))
 
 
+@pytest.mark.gpu_quick
 def test_groups_that_are_no_power_of_two(device: str) -> None:
     """[11] Also more heads in a group than a tile has rows."""
     for group in (5, 17, 70):
@@ -146,6 +147,7 @@ def test_a_cache_of_another_type(device: str) -> None:
         case.check(*case.run("fixed"))
 
 
+@pytest.mark.gpu_quick
 @pytest.mark.parametrize("window", [None, 90])
 def test_fixed_splits_give_the_same_bits_alone_and_in_any_batch(window: int | None, device: str) -> None:
     """[25] Whatever else is there: longer requests, which have more splits, chunks of prompts, empty ones."""

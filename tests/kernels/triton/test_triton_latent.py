@@ -41,6 +41,7 @@ FACTORS: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.gpu_quick
 @pytest.mark.parametrize("case", cover(FACTORS), ids=lambda case: "-".join(map(str, case.values())))
 def test_it_equals_the_definition(case: dict[str, Any], device: str) -> None:
     given = dict(case)
@@ -95,6 +96,7 @@ def test_everything_lies_on_grid_x(monkeypatch: pytest.MonkeyPatch) -> None:
     assert grids == [(140_000, 1), (5_000_000 * 4 // 64 + 1, 1)]
 
 
+@pytest.mark.gpu_quick
 def test_fixed_splits_give_the_same_bits_alone_and_in_any_batch(device: str) -> None:
     """[25] Whatever else is there: longer requests, which have more splits, chunks of prompts, empty ones."""
     lengths = [(1, 30), (1, 400), (2, 130), (40, 90), (0, 7), (1, 64)]
@@ -117,6 +119,7 @@ def test_a_cache_of_another_type(device: str) -> None:
         case.check(*case.run("fixed"))
 
 
+@pytest.mark.gpu_quick
 def test_more_heads_than_a_tile_has_rows(device: str) -> None:
     """As in DeepSeek-V2 and V3, whose 128 heads are two tiles of one query."""
     case = Latents([(1, 100), (3, 30)], heads=128, device=device)
@@ -131,6 +134,7 @@ def test_the_splits_that_are_tested_are_more_than_one(device: str) -> None:
         assert (plan.num_splits > 1) is several
 
 
+@pytest.mark.gpu_quick
 def test_both_ways_by_the_front_are_those_of_the_definition(device: str) -> None:
     """Absorbed and lifted, and expanded, by the maker ``triton``; values narrower and wider than keys."""
     case = Latents([(1, 40), (5, 30), (9, 9), (0, 4), (2, 0)], device=device)
