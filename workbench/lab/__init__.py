@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import Any
 
 _NAMES = {
+    "workbench.lab.attention_share": ("attention_share",),
+    "workbench.lab.block_fill": ("pool_use",),
     "workbench.lab.compiled_kernels": ("agreed_figures", "made_table"),
     "workbench.lab.controls": ("control", "explore", "run_button"),
     "workbench.lab.course": ("course_map", "glossary"),
@@ -21,7 +23,7 @@ _NAMES = {
     "workbench.lab.path": ("engine_path",),
     "workbench.lab.player": ("Player",),
     "workbench.lab.playground": ("PrefixPlayground",),
-    "workbench.lab.plots": ("line_plot",),
+    "workbench.lab.plots": ("line_plot", "stacked_bars"),
     "workbench.lab.prefix_runs": ("run_prompts",),
     "workbench.lab.prompt_heads": ("common_heads", "hit_tokens", "read_prompts"),
     "workbench.lab.prompt_lint": ("lint_prompts", "prompt_linter", "suggest_order"),
