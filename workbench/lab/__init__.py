@@ -14,6 +14,7 @@ _NAMES = {
     "workbench.lab.compiled_kernels": ("agreed_figures", "made_table"),
     "workbench.lab.controls": ("control", "explore", "run_button"),
     "workbench.lab.course": ("course_map", "glossary"),
+    "workbench.lab.demands": ("compare_rules", "serve", "tables_by_step", "waste_bars"),
     "workbench.lab.families": ("family", "family_config"),
     "workbench.lab.figures": ("block_tables", "holders", "pool_map", "step_table", "timeline"),
     "workbench.lab.fused_pairs": ("fusions", "layer_bytes"),

@@ -129,3 +129,27 @@ def cascaded(step: PagedStep, heads: Sequence[SharedHead]) -> torch.Tensor:
     plan = cascade_plan(pages, step.tables, step.block_size, step.query_start, step.seq_lens, heads)
     with faithful():
         return cascade(step.q, step.cache, plan, scale=step.scale)
+
+
+def same_bits_alone(step: PagedStep, **how: int) -> list[bool]:
+    """For each request: whether its result alone has the same bits as in the batch."""
+    together = attended(step, **how)
+    return [torch.equal(together[b], attended(step.only(b), **how)[0]) for b in range(len(step.seq_lens))]
+
+
+def against_one_piece(block_sizes: Sequence[int], length: int, device: str = "cpu") -> dict[int, float]:
+    """How many times longer this machine's own kernel takes over one request in scattered blocks of each size than in
+    a single block: C++ on a CPU, Triton on a GPU. 8 heads of 64 numbers, float32."""
+    from workbench.measure.timing import compare
+
+    calls = {}
+    for size in (length, *block_sizes):
+        one = paged_step([length], block_size=size, num_heads=8, num_kv_heads=8, head_dim=64, device=device)
+        calls[str(size)] = lambda one=one: kernels.paged_attention(*one, scale=one.scale)
+    timed = compare(calls, device=torch.device(device), min_seconds=0.004)
+    return {size: timed.ratio(str(size), str(length)) for size in block_sizes}
+
+
+def weights_of(states: Sequence[State], head: int = 0) -> list[float]:
+    """What each part weighs in the merged result of a head; together 1."""
+    return torch.stack([state.lse[head] for state in states]).softmax(0).tolist()
