@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.errors import UsageError
@@ -23,8 +24,8 @@ class AttentionShare(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of the steps' time."""
-        return sum(self.attention.seconds) / sum(self.step.seconds)
+        """Of a step's time; the median of all steps, so that a slow moment of the machine counts once."""
+        return median(own / all_ for own, all_ in zip(self.attention.seconds, self.step.seconds, strict=True))
 
     def faster(self, kernel: float) -> float:
         """How many times faster a step is with an attention kernel that is ``kernel`` times as fast (Amdahl)."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.kv.pool import BlockPool
 from workbench.lab.plots import stacked_bars
 from workbench.lab.snapshot import Watch
-from workbench.lab.table import Table
+from workbench.lab.table import Cell, Table
 from workbench.measure.contiguous import ALLOCATORS
 from workbench.measure.kv_waste import RULES, Demand, Waste, page, reserve
 from workbench.measure.workload import piece_tokens
@@ -60,7 +60,7 @@ def serve(lesson: Lesson, llm: LLM, demands: Sequence[Demand | tuple[int, int]],
 def tables_by_step(run: Watch, most: int = 12) -> Table:
     """The block table of each request after each of the first ``most`` steps."""
     names = list(dict.fromkeys(name for one in run.snapshots for name in one.tables))
-    rows = [
+    rows: list[list[Cell | str | int]] = [
         [trace.step, *(" ".join(map(str, one.tables.get(name, ()))) or "–" for name in names)]
         for trace, one in zip(run.traces[:most], run.snapshots[:most], strict=True)
     ]

@@ -36,7 +36,7 @@ class PagedStep(NamedTuple):
 
     @property
     def block_size(self) -> int:
-        return self.cache.shape[1]
+        return int(self.cache.shape[1])
 
     def only(self, request: int) -> PagedStep:
         """The same step with one of its requests alone."""
@@ -152,4 +152,4 @@ def against_one_piece(block_sizes: Sequence[int], length: int, device: str = "cp
 
 def weights_of(states: Sequence[State], head: int = 0) -> list[float]:
     """What each part weighs in the merged result of a head; together 1."""
-    return torch.stack([state.lse[head] for state in states]).softmax(0).tolist()
+    return [float(weight) for weight in torch.stack([state.lse[head] for state in states]).softmax(0)]

@@ -85,7 +85,7 @@ def stacked_bars(rows: Mapping[str, Mapping[str, float]], x_label: str, title: s
         axes.invert_yaxis()
         axes.set_xlim(0, max(begin))
         axes.set_xlabel(x_label)
-        axes.set_title(title)
+        axes.set_title(title, fontsize=11)
         figure.legend(loc="outside lower center", ncols=len(names[0]), frameon=False, fontsize=9)
         pyplot.close(figure)
     return figure

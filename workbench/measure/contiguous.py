@@ -7,6 +7,7 @@ Orca. A slot holds one token's keys and values in all layers.
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from workbench.errors import UsageError
@@ -109,7 +110,7 @@ class Buddy:
         insort(self._free[slots], start)
 
 
-ALLOCATORS = {"buddy": Buddy, "first fit": FirstFit}
+ALLOCATORS: dict[str, Callable[[int], Contiguous]] = {"buddy": Buddy, "first fit": FirstFit}
 
 
 def power_of_two(slots: int) -> int:
