@@ -9,9 +9,12 @@ from importlib import import_module
 from typing import Any
 
 _NAMES = {
+    "workbench.lab.attention_share": ("attention_share",),
+    "workbench.lab.block_fill": ("pool_use",),
     "workbench.lab.compiled_kernels": ("agreed_figures", "made_table"),
     "workbench.lab.controls": ("control", "explore", "run_button"),
     "workbench.lab.course": ("course_map", "glossary"),
+    "workbench.lab.demands": ("compare_rules", "serve", "tables_by_step", "waste_bars"),
     "workbench.lab.families": ("family", "family_config"),
     "workbench.lab.figures": ("block_tables", "holders", "pool_map", "step_table", "timeline"),
     "workbench.lab.fused_pairs": ("fusions", "layer_bytes"),
@@ -21,7 +24,7 @@ _NAMES = {
     "workbench.lab.path": ("engine_path",),
     "workbench.lab.player": ("Player",),
     "workbench.lab.playground": ("PrefixPlayground",),
-    "workbench.lab.plots": ("line_plot",),
+    "workbench.lab.plots": ("line_plot", "stacked_bars"),
     "workbench.lab.prefix_runs": ("run_prompts",),
     "workbench.lab.prompt_heads": ("common_heads", "hit_tokens", "read_prompts"),
     "workbench.lab.prompt_lint": ("lint_prompts", "prompt_linter", "suggest_order"),

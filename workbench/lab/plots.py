@@ -41,3 +41,51 @@ def line_plot(
         # Closed, so that a notebook shows it once, where it is returned, and not again at the cell's end.
         pyplot.close(figure)
     return figure
+
+
+_HATCHES = (
+    ("#0072b2", ""),
+    ("#e69f00", "//"),
+    ("#f0e442", ".."),
+    ("#cc79a7", "xx"),
+    ("#d9d9d9", "\\\\"),
+    ("#ffffff", ""),
+)
+"""Of the parts of a bar, in order; the first is dark, with white numbers."""
+_LEAST_NAMED = 4.0
+
+
+def stacked_bars(rows: Mapping[str, Mapping[str, float]], x_label: str, title: str = "") -> Figure:
+    """Lying bars, one a row: name → {part: per cent}. Parts of at least 4 per cent show their number.
+
+    All rows have the same parts, in one order, each with a hatch of its own. Raises UsageError for others, and for more
+    parts than there are styles.
+    """
+    names = [list(parts) for parts in rows.values()]
+    if not names or len(names[0]) > len(_HATCHES) or any(one != names[0] for one in names):
+        raise UsageError(f"stacked_bars draws rows that all have the same parts, 1 to {len(_HATCHES)}, not {names}")
+    from matplotlib import pyplot, style
+
+    with style.context("default"):
+        figure, axes = pyplot.subplots(figsize=(8, 0.9 + 0.5 * len(rows)), facecolor="white", layout="constrained")
+        begin = [0.0] * len(rows)
+        for part, (colour, hatch) in zip(names[0], _HATCHES, strict=False):
+            widths = [parts[part] for parts in rows.values()]
+            axes.barh(
+                list(rows), widths, left=begin, color=colour, hatch=hatch, label=part, edgecolor="#333333", lw=0.6
+            )
+            for row, (start, width) in enumerate(zip(begin, widths, strict=True)):
+                if width >= _LEAST_NAMED:
+                    ground = None if colour == _HATCHES[0][0] else {"facecolor": "white", "edgecolor": "none", "pad": 1}
+                    axes.text(
+                        start + width / 2, row, f"{width:.0f}", ha="center", va="center", fontsize=9, bbox=ground,
+                        color="white" if ground is None else "black",
+                    )  # fmt: skip
+            begin = [start + width for start, width in zip(begin, widths, strict=True)]
+        axes.invert_yaxis()
+        axes.set_xlim(0, max(begin))
+        axes.set_xlabel(x_label)
+        axes.set_title(title, fontsize=11)
+        figure.legend(loc="outside lower center", ncols=len(names[0]), frameon=False, fontsize=9)
+        pyplot.close(figure)
+    return figure

@@ -47,7 +47,7 @@ def small_config(base: str, **changes: Any) -> dict[str, Any]:
     return {key: value for key, value in raw.items() if not _of_experts(key)} | shape | changes
 
 
-def small_llm(lesson: Lesson, base: str, memory_bytes: int = MEMORY_BYTES, **changes: Any) -> LLM:
+def small_llm(lesson: Lesson, base: str, memory_bytes: int = MEMORY_BYTES, block_size: int = 16, **changes: Any) -> LLM:
     """An LLM on `small_config` with dummy weights; ``memory_bytes``: of its pool of keys and values."""
     folder = scratch_folder()
     (folder / "config.json").write_text(json.dumps(small_config(base, **changes)), encoding="utf-8")
@@ -56,6 +56,7 @@ def small_llm(lesson: Lesson, base: str, memory_bytes: int = MEMORY_BYTES, **cha
         load_format="dummy",
         quantization="none",
         kv_cache_memory_bytes=memory_bytes,
+        block_size=block_size,
         max_num_seqs=64,
         max_model_len=2048,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from workbench.engine.trace import StepTrace
 from workbench.errors import UsageError
+from workbench.lab.block_fill import block_fill, computed_tokens
 from workbench.lab.snapshot import PoolSnapshot, check_steps
 from workbench.lab.story import sentence
 from workbench.lab.svg.canvas import FONT, Canvas, labels, text_width
@@ -39,7 +40,7 @@ def render_block_table(
         raise UsageError("upto=0: a block table stands after a step, so the least is 1")
     plan = _layout(traces, snapshots, request_id)
     snapshot, before = snapshots[shown - 1], snapshots[shown - 2] if shown > 1 else None
-    fill = _fill(snapshot, _computed(traces[:shown]))
+    fill = block_fill(snapshot, computed_tokens(traces[:shown]))
     canvas = Canvas(plan.width, plan.height)
     step = traces[shown - 1].step
     owners = snapshot.owners()
@@ -154,25 +155,6 @@ def _lanes(snapshots: Sequence[PoolSnapshot], rows_of: dict[str, int]) -> tuple[
             occupied[row : row + need] = [last[owner]] * need
             found[owner] = row
     return found, len(occupied)
-
-
-def _computed(traces: Sequence[StepTrace]) -> dict[str, int]:
-    """Tokens of each request whose keys and values are in the cache."""
-    return {
-        item["request_id"]: item["num_computed_tokens"] + item["num_tokens"]
-        for trace in traces
-        for item in trace.scheduled
-    }
-
-
-def _fill(snapshot: PoolSnapshot, computed: dict[str, int]) -> list[int]:
-    """Tokens in each block; of a shared one what the fullest of its holders has written."""
-    fill = [0] * snapshot.num_blocks
-    for owner, table in snapshot.tables.items():
-        for place, block in enumerate(table):
-            tokens = min(max(computed.get(owner, 0) - place * snapshot.block_size, 0), snapshot.block_size)
-            fill[block] = max(fill[block], tokens)
-    return fill
 
 
 def _block(canvas: Canvas, plan: _Layout, block: int, names: list[str], fill: int, size: int, new: bool) -> None:
