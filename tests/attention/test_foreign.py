@@ -24,6 +24,7 @@ from workbench.config import EngineConfig
         ("TORCH_SDPA", "use --attention-backend sdpa"),
         ("FLASH_ATTN", "use --attention-backend (attention_backend=…): fa3 on Hopper, flash_attn on Ampere and Ada"),
         ("FlashMLA", "use --attention-backend flashmla"),
+        ("TRITON_MLA", "use --attention-backend triton"),
         ("ROCM_FLASH", "no backend is like it: --attention-backend takes auto, cpu, "),
     ],
 )

@@ -82,9 +82,9 @@ VLLM_NAMES = {
     "CPU_ATTN": "cpu",
     "FLASHMLA": "flashmla",
     "FLASH_ATTN_MLA": "flashmla",
-    "FLASHINFER_MLA": "torch_native",
-    "CUTLASS_MLA": "torch_native",
-    "TOKENSPEED_MLA": "torch_native",
-    "TRITON_MLA": "torch_native",
+    "FLASHINFER_MLA": "triton",
+    "CUTLASS_MLA": "triton",
+    "TOKENSPEED_MLA": "triton",
+    "TRITON_MLA": "triton",
 }
 """What comes closest here to vLLM's backends; older releases wrote ``_VLLM_V1`` behind some of them."""

@@ -1,4 +1,4 @@
-"""The plain gather: slow, obvious, and the specification. The one that also computes latent attention."""
+"""The plain gather: slow, obvious, and the specification; of latent attention too."""
 
 from __future__ import annotations
 
