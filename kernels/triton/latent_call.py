@@ -173,7 +173,8 @@ def latent_variant(
 
 
 def latent_variants(kernel: Any) -> list[Variant]:
-    """DeepSeek-V2-Lite (16 heads), V2 and V3 (128) on every chip; odd pages, chunks of V2-Lite and float32 once."""
+    """DeepSeek-V2-Lite (16 heads), V2 and V3 (128) on every chip; once each odd pages, chunks of V2-Lite, MiniCPM3
+    (40 heads, latents of 256) and float32."""
     found = []
     for arch in (80, 90, 100):
         unit = {80: "mma", 90: "wgmma", 100: "tcgen05"}[arch]
@@ -183,5 +184,6 @@ def latent_variants(kernel: Any) -> list[Variant]:
         found.append(latent_variant(kernel, arch, 128, decode=False, wants=(unit, *loads)))
     found.append(latent_variant(kernel, 90, 128, decode=True, page=17, wants=("wgmma",)))
     found.append(latent_variant(kernel, 90, 16, decode=False, wants=("wgmma",)))
+    found.append(latent_variant(kernel, 90, 40, decode=True, rank=256, rope=32, wants=("wgmma",)))
     found.append(latent_variant(kernel, 90, 16, decode=True, dtype="fp32"))
     return found

@@ -58,10 +58,10 @@ class Pages(NamedTuple):
         """See `paged_plan.make_plan`; ``num_sms``: this GPU's unless given."""
         # Not the batch's own width: tiles must not depend on the batch.
         rows = max(bounds.width, decode_limit(self.group)) * self.group
+        tiles = self.decode_tiles(rows)
         return make_plan(
             query_start, seq_lens, bounds,
-            num_kv_heads=self.num_kv_heads, group=self.group,
-            tiles=self.decode_tiles(rows),
+            columns=self.num_kv_heads * self.parts(tiles), group=self.group, tiles=tiles,
             window=window, split_size=split_size, num_sms=num_sms or multiprocessors(self.device),
         )  # fmt: skip
 

@@ -79,14 +79,15 @@ def make_plan(
     seq_lens: torch.Tensor,
     bounds: Bounds,
     *,
-    num_kv_heads: int,
+    columns: int,
     group: int,
     tiles: Tiles,
     window: int | None = None,
     split_size: int | None = None,
     num_sms: int = 1,
 ) -> Plan:
-    """A plan that reads no value of its tensors. ``tiles``: of the programs that decode.
+    """A plan that reads no value of its tensors. ``tiles``: of the programs that decode, ``columns`` of them for a tile
+    of rows: one for each KV head, or for each part of one.
 
     ``split_size``: keys of a split, a multiple of the tiles' block, for the same bits in any batch; None: even shares
     for ``num_sms`` multiprocessors. Raises ValueError for tensors and sizes that do not fit.
@@ -103,7 +104,7 @@ def make_plan(
         cut = seen if seen == bounds.length else min(bounds.length, seen + split_size - 1)
         num_splits = max(1, -(-cut // split_size))
     else:
-        programs = batch * -(-bounds.width * group // tiles.block_m) * num_kv_heads
+        programs = batch * -(-bounds.width * group // tiles.block_m) * columns
         num_splits = even_splits(programs, -(-seen // tiles.block_n), num_sms)
     return Plan(query_start, seq_lens, bounds.width, bounds.prefills, window, num_splits, split_size or 0, tiles)
 

@@ -39,7 +39,7 @@ def test_fixed_splits_are_enough_and_no_more() -> None:
     """Counted as the kernel cuts them, over every length that the bound allows."""
     for width, window, length in product((1, 2), (None, 1, 63, 64, 65, 200, 5000), (1, 64, 65, 128, 129, 1000)):
         starts, lengths = torch.tensor([0, width], dtype=torch.int32), torch.tensor([length], dtype=torch.int32)
-        options = {"num_kv_heads": 1, "group": 4, "tiles": Tiles(16, 64, 4, 1), "window": window, "split_size": 64}
+        options = {"columns": 1, "group": 4, "tiles": Tiles(16, 64, 4, 1), "window": window, "split_size": 64}
         plan = make_plan(starts, lengths, bounds_of([0, width], [length], 4), **options)
         needed = 1
         for k_len in range(1, length + 1):

@@ -11,9 +11,11 @@ import torch
 import kernels
 from kernels.reference import absorb, lift
 from kernels.triton import latent_attention as module
+from kernels.triton import latent_call
 from kernels.triton.interpreter import OutOfBounds, interpreting
 from kernels.triton.latent_attention import attend_latents
 from kernels.triton.latent_call import plan_for
+from kernels.triton.paged_plan import bounds_for
 from tests.kernels.pairwise import cover
 from tests.kernels.triton.latent_cases import NAN, Latents
 from tests.kernels.triton.paged_cases import GARBAGE, SPLITS
@@ -132,6 +134,15 @@ def test_the_splits_that_are_tested_are_more_than_one(device: str) -> None:
     for name, several in (("one", False), ("even", True), ("fixed", True), ("fixed, longer", True)):
         plan = plan_for(case.q, case.cache, case.tables, case.starts, case.keys, rank=32, **SPLITS[name])
         assert (plan.num_splits > 1) is several
+
+
+def test_halves_fill_a_chip_too() -> None:
+    """128 heads are two tiles of 64; where each has two programs, one wave of 132 holds half as many splits."""
+    starts, lengths = (torch.tensor(x, dtype=torch.int32) for x in ([0, 1], [32768]))
+    for rank, programs in ((512, 4), (256, 2)):
+        heads = latent_call.Latents(128, 1, rank, torch.bfloat16, torch.device("cpu"))
+        splits = heads.plan(starts, lengths, bounds_for(1, 32768, 128), num_sms=132).num_splits
+        assert 0.85 * 132 <= programs * splits <= 132
 
 
 @pytest.mark.gpu_quick
