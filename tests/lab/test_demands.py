@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.tiny_llm import open_llm
+from workbench.config import from_options
 from workbench.errors import UsageError
 from workbench.kv.pool import BlockPool
-from workbench.lab import compare_rules, serve, stacked_bars, tables_by_step, waste_bars
+from workbench.lab import compare_rules, pool_use, serve, stacked_bars, tables_by_step, waste_bars
 from workbench.lab.demands import PARTS
 from workbench.measure.contiguous import Buddy
 from workbench.measure.kv_waste import RULES, draw_load, page, reserve
-from workbench.measure.lengths import Uniform
+from workbench.measure.lengths import LogNormal, Uniform
+from workbench.simulate import FixedCost, simulated_engine
 
 LOAD = draw_load(40, Uniform(4, 40), Uniform(4, 40), 128, 0)
 
@@ -85,3 +88,28 @@ def test_many_requests_have_names_of_their_own(folder: Path) -> None:
     run = serve(lesson, llm, [(2, 1)] * 55)
     names = [end["request_id"] for trace in run.traces for end in trace.finished]
     assert len({*names}) == 55 and {"A", "Z", "A1", "C2"} <= {*names}
+
+
+class Simulated:
+    """A lesson whose engine is the real one on a virtual clock."""
+
+    seed = 0
+
+    def engine(self, llm: Any, **options: Any) -> Any:
+        config = from_options({"enable_prefix_caching": False, "max_num_seqs": 512, "max_num_batched_tokens": 1 << 16})
+        return simulated_engine(config.replace(**options), FixedCost(1.0))
+
+
+@pytest.mark.parametrize("block_size", [1, 16, 64])
+def test_paging_as_counted_is_paging_as_the_engine_does_it(block_size: int) -> None:
+    """The engine admits and preempts by rules of its own; shares of memory and requests at once come near."""
+    load = draw_load(150, LogNormal(40, 0.9, 4, 200), LogNormal(60, 0.9, 4, 200), 512, 0)
+    slots, lesson, llm = 2048, Simulated(), SimpleNamespace(model_config=SimpleNamespace(vocab_size=100))
+    limits = {"block_size": block_size, "num_kv_blocks": slots // block_size, "max_model_len": 512}
+    run = serve(lesson, llm, load, **limits)  # type: ignore[arg-type]
+    use = pool_use(run.traces, run.snapshots)
+    waiting = [one for one, trace in zip(use, run.traces, strict=True) if trace.num_waiting]
+    counted = page(load, BlockPool(slots // block_size, block_size))
+    stored = sum(one.stored for one in waiting) / len(waiting) / slots
+    assert len(waiting) > 50 and stored == pytest.approx(counted.share("tokens"), abs=0.03)
+    assert sum(one.requests for one in waiting) / len(waiting) == pytest.approx(counted.at_once, rel=0.05)

@@ -146,7 +146,7 @@ def against_one_piece(block_sizes: Sequence[int], length: int, device: str = "cp
     for size in (length, *block_sizes):
         one = paged_step([length], block_size=size, num_heads=8, num_kv_heads=8, head_dim=64, device=device)
         calls[str(size)] = lambda one=one: kernels.paged_attention(*one, scale=one.scale)
-    timed = compare(calls, device=torch.device(device), min_seconds=0.004)
+    timed = compare(calls, device=torch.device(device), repeats=15, min_seconds=0.002)
     return {size: timed.ratio(str(size), str(length)) for size in block_sizes}
 
 
