@@ -43,7 +43,6 @@ FACTORS: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.gpu_quick
 @pytest.mark.parametrize("case", cover(FACTORS), ids=lambda case: "-".join(map(str, case.values())))
 def test_it_equals_the_definition(case: dict[str, Any], device: str) -> None:
     given = dict(case)
@@ -122,9 +121,10 @@ def test_a_cache_of_another_type(device: str) -> None:
 
 
 @pytest.mark.gpu_quick
-def test_more_heads_than_a_tile_has_rows(device: str) -> None:
-    """As in DeepSeek-V2 and V3, whose 128 heads are two tiles of one query."""
-    case = Latents([(1, 100), (3, 30)], heads=128, device=device)
+@pytest.mark.parametrize(("heads", "rank", "dtype"), [(128, 32, torch.float32), (20, 512, torch.bfloat16)])
+def test_more_heads_than_a_small_tile_has_rows(heads: int, rank: int, dtype: torch.dtype, device: str) -> None:
+    """The 128 of DeepSeek-V2 and V3 are two tiles of one query; of its latents of 512 a program has one half."""
+    case = Latents([(1, 100), (3, 30)], heads=heads, rank=rank, dtype=dtype, device=device)
     for splits in WAYS:
         case.check(*case.run(splits))
 

@@ -46,7 +46,6 @@ def cases() -> list[Any]:
     return named
 
 
-@pytest.mark.gpu_quick
 @pytest.mark.parametrize("case", cases())
 def test_it_equals_the_definition(case: dict[str, Any], device: str) -> None:
     given = dict(case)
