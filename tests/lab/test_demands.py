@@ -12,7 +12,19 @@ from tests.tiny_llm import open_llm
 from workbench.config import from_options
 from workbench.errors import UsageError
 from workbench.kv.pool import BlockPool
-from workbench.lab import compare_rules, pool_use, serve, stacked_bars, tables_by_step, waste_bars
+from workbench.lab import (
+    Player,
+    block_table_frames,
+    compare_rules,
+    control,
+    drive,
+    explore,
+    pool_use,
+    serve,
+    stacked_bars,
+    tables_by_step,
+    waste_bars,
+)
 from workbench.lab.demands import PARTS
 from workbench.measure.contiguous import Buddy
 from workbench.measure.kv_waste import RULES, draw_load, page, reserve
@@ -53,6 +65,14 @@ def test_bars_are_as_wide_as_the_shares() -> None:
     assert [label.get_text().split(":")[0] for label in axes.get_yticklabels()] == [*found]
 
 
+def test_the_bars_move_through_every_choice() -> None:
+    found = {size: compare_rules(LOAD, size, 128) for size in (600, 900)}
+    assert (
+        drive(explore(lambda slots: waste_bars(found[slots], "bars"), {"slots": control("slots", choices=(*found,))}))
+        == 2
+    )
+
+
 @pytest.mark.parametrize("rows", [{}, {"a": {"x": 1.0}, "b": {"y": 1.0}}, {"a": {str(n): 1.0 for n in range(7)}}])
 def test_rows_of_other_parts_are_refused(rows: dict[str, dict[str, float]]) -> None:
     with pytest.raises(UsageError, match="rows that all have the same parts"):
@@ -73,6 +93,7 @@ def test_the_engine_serves_them_by_name(folder: Path) -> None:
     assert lengths == {"A": 9, "B": 4, "C": 1}
     answers = [new["request_id"] for trace in run.traces for new in trace.new_tokens]
     assert {name: answers.count(name) for name in "ABC"} == {"A": 3, "B": 2, "C": 5}
+    assert drive(Player(block_table_frames(run.traces, run.snapshots))) == len(run.traces)
     table = tables_by_step(run, 3)
     assert table.head == ["after step", "A", "B", "C"] and len(table.rows) == 3
     for row, snapshot in zip(table.rows, run.snapshots, strict=False):
@@ -103,7 +124,7 @@ class Simulated:
 @pytest.mark.parametrize("block_size", [1, 16, 64])
 def test_paging_as_counted_is_paging_as_the_engine_does_it(block_size: int) -> None:
     """The engine admits and preempts by rules of its own; shares of memory and requests at once come near."""
-    load = draw_load(150, LogNormal(40, 0.9, 4, 200), LogNormal(60, 0.9, 4, 200), 512, 0)
+    load = draw_load(120, LogNormal(40, 0.9, 4, 200), LogNormal(60, 0.9, 4, 200), 512, 0)
     slots, lesson, llm = 2048, Simulated(), SimpleNamespace(model_config=SimpleNamespace(vocab_size=100))
     limits = {"block_size": block_size, "num_kv_blocks": slots // block_size, "max_model_len": 512}
     run = serve(lesson, llm, load, **limits)  # type: ignore[arg-type]
