@@ -19,6 +19,7 @@ from workbench import LLM, SamplingParams
 from workbench.attention.interface import AttentionBatch
 from workbench.errors import UsageError
 from workbench.model.batch_invariant import query_by_query, require_products
+from workbench.model.mlp import open_part
 
 ROOMY: dict[str, Any] = {"num_kv_blocks": 300, "enable_prefix_caching": False}
 CROWDED: dict[str, Any] = {"num_kv_blocks": 40, "max_num_batched_tokens": 13, "max_num_seqs": 6}
@@ -53,7 +54,7 @@ def alone_and_crowded(folder: Path, **options: Any) -> tuple[list[Any], list[Any
     return alone, numbers(narrow, given), len(preempted)
 
 
-@pytest.mark.parametrize("family", ["llama3", "qwen2-window", "qwen3-moe"])
+@pytest.mark.parametrize("family", ["llama3", "qwen2-window", "qwen3-moe", "qwen2-moe"])
 @pytest.mark.parametrize("options", [{}, {"enforce_eager": True}, {"attention_backend": "torch_native"}], ids=str)
 def test_alone_and_in_a_crowd_every_bit_is_the_same(tmp_path: Path, family: str, options: dict[str, Any]) -> None:
     make_tiny(family, tmp_path)
@@ -102,6 +103,15 @@ def test_every_query_becomes_a_request() -> None:
     assert made.query_start == made.starts.tolist() == [0, 1, 2, 3, 4]
     assert made.seq_lens == made.lengths.tolist() == [3, 4, 5, 8]
     assert made.block_tables.tolist() == [[4, 5]] * 3 + [[1, 2]]
+
+
+def test_the_gate_of_a_shared_expert_has_the_same_bits_in_any_batch() -> None:
+    """A plain sigmoid has not: of a vector's rest, which is computed one by one, the last bits are others."""
+    gate = torch.randn(3001, 1, generator=torch.Generator().manual_seed(0)) * 4
+    together = open_part(gate)
+    assert torch.allclose(together.double(), gate.double().sigmoid(), atol=2e-7, rtol=0)
+    for count in (1, 7, 8, 9, 33):
+        assert torch.equal(together, torch.cat([open_part(rows) for rows in gate.split(count)]))
 
 
 def test_where_products_cannot_promise_it_is_refused(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import torch
+from torch.nn.functional import pad
 
 import kernels
 from workbench.model.architecture import Experts
@@ -71,5 +72,14 @@ class Mixture:
                 begin += count
         if self.shared is not None:
             shared = self.shared(x, maker)
-            out += shared if self.shared_gate is None else shared * self.shared_gate(x).sigmoid()
+            out += shared if self.shared_gate is None else shared * open_part(self.shared_gate(x))
         return out
+
+
+def open_part(gate: torch.Tensor) -> torch.Tensor:
+    """The sigmoid of ``gate`` ``[num_tokens, 1]``, as a softmax over it and 0.
+
+    torch computes a sigmoid in vectors and what is left at the end one by one, with other last bits: which a token
+    gets would depend on how many are beside it (`workbench.model.batch_invariant`). A softmax goes row by row.
+    """
+    return pad(gate, (0, 1)).softmax(-1)[:, :1]
