@@ -62,22 +62,27 @@ def shared_heads(
     return _split(heads, asking, least_requests, max(1, -(-least_tokens // block_size)))
 
 
-def _split(
-    heads: list[tuple[int, ...]], members: list[int], least_requests: int, least_blocks: int
-) -> list[SharedHead]:
-    """The best heads of some members."""
-    if len(members) < least_requests:
-        return []
-    # What the least and the greatest agree in, all agree in.
-    least, greatest = (choose(heads[b] for b in members) for choose in (min, max))
-    depth = next((i for i, (x, y) in enumerate(zip(least, greatest, strict=False)) if x != y), len(least))
-    branches: dict[int, list[int]] = {}
-    for b in members:
-        if len(heads[b]) > depth:
-            branches.setdefault(heads[b][depth], []).append(b)
-    apart = [head for branch in branches.values() for head in _split(heads, branch, least_requests, least_blocks)]
-    together = [SharedHead(tuple(members), depth)] if depth >= least_blocks else []
-    return max(together, apart, key=_saved)
+def _split(heads: list[tuple[int, ...]], asking: list[int], least_requests: int, least_blocks: int) -> list[SharedHead]:
+    """The best heads of some members. A list and no recursion: a thousand requests may part one after the other."""
+    found: list[tuple[list[int], int, int]] = []  # members, blocks in common, who they are a branch of
+    waiting = [(asking, -1)]
+    for members, parent in waiting:
+        if len(members) < least_requests:
+            continue
+        # What the least and the greatest agree in, all agree in.
+        least, greatest = (choose(heads[b] for b in members) for choose in (min, max))
+        depth = next((i for i, (x, y) in enumerate(zip(least, greatest, strict=False)) if x != y), len(least))
+        branches: dict[int, list[int]] = {}
+        for b in members:
+            if len(heads[b]) > depth:
+                branches.setdefault(heads[b][depth], []).append(b)
+        waiting += [(branch, len(found)) for branch in branches.values()]
+        found.append((members, depth, parent))
+    best: list[list[SharedHead]] = [[] for _ in range(len(found) + 1)]  # the last: of nobody's branch, the answer
+    for number, (members, depth, parent) in reversed(list(enumerate(found))):
+        together = [SharedHead(tuple(members), depth)] if depth >= least_blocks else []
+        best[parent] = max(together, best[number], key=_saved) + best[parent]
+    return best[-1]
 
 
 def _saved(shared: Sequence[SharedHead]) -> int:

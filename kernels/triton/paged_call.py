@@ -75,7 +75,7 @@ def multiprocessors(device: torch.device) -> int:
 def refusal(q: torch.Tensor, cache: torch.Tensor, block_tables: torch.Tensor, sinks: torch.Tensor | None = None) -> str:
     """Why these tensors cannot be taken; empty if they can. Values on the device (lengths, tables) are trusted."""
     fit = q.ndim == 3 and cache.ndim == 5 and cache.shape[2] == 2 and cache.shape[4] == q.shape[2]
-    if not fit or not cache.shape[1] or not cache.shape[3] or q.shape[1] % cache.shape[3]:
+    if not fit or not all((cache.shape[1], cache.shape[3], q.shape[1])) or q.shape[1] % cache.shape[3]:
         return (
             f"q {list(q.shape)}, cache {list(cache.shape)}: q must be [num_tokens, num_heads, head_dim], cache "
             "[num_blocks, block_size, 2, num_kv_heads, head_dim], and num_kv_heads divide num_heads"

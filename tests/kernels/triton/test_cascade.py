@@ -106,3 +106,11 @@ def test_what_is_no_head_is_refused(shared: list[SharedHead], message: str) -> N
     pages = Pages(1, 1, 16, torch.float32, torch.device("cpu"))
     with pytest.raises(ValueError, match=message):
         cascade_plan(pages, case.tables, PAGE, *case.lists, shared)
+
+
+def test_requests_that_part_one_after_the_other() -> None:
+    """More branches within branches than Python calls within calls."""
+    tables = [[*range(i + 1), 10_000 + i, 20_000 + i] for i in range(1100)]
+    lengths = [len(table) for table in tables]
+    found = shared_heads(tables, [*range(1101)], lengths, 1, least_requests=2, least_tokens=1)
+    assert [(len(head.requests), head.num_blocks) for head in found] == [(551, 550)]

@@ -219,6 +219,7 @@ REFUSED = [
     ({"softcap": -1.0}, "softcap=-1.0"),
     ({"sinks": torch.zeros(3)}, r"num_heads=4"),
     ({"q": torch.zeros(3, 3, 16)}, "num_kv_heads divide"),
+    ({"q": torch.zeros(3, 0, 16)}, "num_kv_heads divide"),
     ({"q": torch.zeros(3, 4, 16, dtype=torch.float64)}, "float64"),
     ({"q": torch.zeros(3, 16, 4).transpose(1, 2)}, "last numbers of q"),
     ({"cache": torch.zeros(2, 16, 2, 2, 32)}, r"cache \[2, 16, 2, 2, 32\]"),
