@@ -160,7 +160,7 @@ def encode(
     magnitude = torch.where(values.isfinite(), values.abs(), 0.0)
     least, m = format.least_exponent, format.mantissa_bits
     exponent = torch.where(magnitude > 0, (torch.frexp(magnitude).exponent.long() - 1).clamp_min(least), least)
-    steps = _round(magnitude * _power_of_two(m - exponent), negative, rounding, generator)
+    steps = _round(magnitude * power_of_two(m - exponent), negative, rounding, generator)
     codes = (exponent - least << m) + steps.long() - (1 if format.unsigned else 0)
     codes.clamp_min_(0)
     if format.unsigned:
@@ -188,7 +188,7 @@ def decode(codes: Tensor, format: Format) -> Tensor:
     field, fraction = magnitude >> m, magnitude & (1 << m) - 1
     whole = torch.where((field > 0) | format.unsigned, fraction + (1 << m), fraction)
     exponent = field.clamp_min(0 if format.unsigned else 1) - format.bias - m
-    values = whole.double() * _power_of_two(exponent)
+    values = whole.double() * power_of_two(exponent)
     if format.specials != "none":
         over = torch.where(magnitude == (-1 if format.inf_code is None else format.inf_code), torch.inf, torch.nan)
         values = torch.where(magnitude > format.max_code, over.double(), values)
@@ -222,7 +222,7 @@ def spacing(x: Tensor, format: Format) -> Tensor:
         return torch.where(magnitude <= format.max, 1.0, torch.nan).double()
     exponent = torch.frexp(magnitude).exponent.long() - 1
     exponent = torch.where(magnitude > 0, exponent.clamp_min(format.least_exponent), format.least_exponent)
-    return torch.where(magnitude <= format.max, _power_of_two(exponent - format.mantissa_bits), torch.nan)
+    return torch.where(magnitude <= format.max, power_of_two(exponent - format.mantissa_bits), torch.nan)
 
 
 def _encode_int(
@@ -260,6 +260,6 @@ def _replace(codes: Tensor, where: Tensor, code: int | None, otherwise: str) -> 
     return torch.where(where, code, codes)
 
 
-def _power_of_two(exponent: Tensor) -> Tensor:
+def power_of_two(exponent: Tensor) -> Tensor:
     """2^exponent in float64, written into the bits: exact, where a library's pow may not be."""
     return (exponent.clamp(-1022, 1023) + 1023 << 52).view(torch.float64)
