@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.quant.measured import drawn, snr_db
 from workbench.errors import UsageError
 from workbench.quant.blocks import BLOCK_FORMATS, MXFP4, MXFP8, MXFP8_E5M2, NVFP4, from_blocks, to_blocks
 from workbench.quant.formats import E2M1, E4M3, E5M2, FP16, decode
@@ -16,14 +17,6 @@ from workbench.quant.scales import POWER_MODES, float_scale, power_scale, tensor
 
 FORMATS = [MXFP4, MXFP8, MXFP8_E5M2, NVFP4]
 ids = lambda f: f.name
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def snr_db(x, y):
-    return float(10 * torch.log10(x.double().square().sum() / (x - y).double().square().sum()))
 
 
 def exponent_by_definition(largest: float, element, mode: str) -> int:
