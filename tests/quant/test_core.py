@@ -85,7 +85,8 @@ def test_what_comes_back_is_kept_by_a_second_time(name):
     once = fake_quant(x, args, params)
     assert torch.equal(fake_quant(once, args, params), once)
     q = quantize(x, params, args)
-    assert torch.equal(dequantize(q, params, args), once)
+    for _ in range(2):  # reading changes nothing
+        assert torch.equal(dequantize(q, params, args), once)
     if args.type == "int":
         assert q.dtype == torch.int8 and q.min() >= args.min and q.max() <= args.max
 

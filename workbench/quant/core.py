@@ -83,7 +83,13 @@ def to_grid(x: Tensor, step: Tensor, zero: Tensor | None, args: QuantArgs) -> Te
 
 def from_grid(q: Tensor, step: Tensor, zero: Tensor | None) -> Tensor:
     """Codes to float32 numbers, in the order that every checkpoint format means: the difference, then the product."""
-    return (q.float() if zero is None else q.float().sub_(zero)).mul_(step)
+    return (q.float() if zero is None else q.float() - zero) * step
+
+
+def rounded(view: Tensor, params: QParams, args: QuantArgs) -> Tensor:
+    """A `blocked` view as it comes back from its codes."""
+    step, zero = _spread(params)
+    return from_grid(to_grid(view, step, zero, args), step, zero)
 
 
 def quantize(x: Tensor, params: QParams, args: QuantArgs, name: str = "tensor") -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from workbench.errors import UsageError
 from workbench.quant.args import QuantArgs
-from workbench.quant.core import blocked, from_grid, qparams, to_grid
+from workbench.quant.core import blocked, qparams, rounded
 
 Range = tuple[Tensor, Tensor]
 
@@ -57,10 +57,9 @@ def _least_error(view: Tensor, args: QuantArgs, options: Options) -> Range:
     least = torch.full_like(low, torch.inf)
     for i in range(int(options.most_cut * options.steps)):
         keep = 1 - i / options.steps
-        params = qparams(low * keep, high * keep, args)
-        step, zero = params.step[:, None, :, None], None if params.zero is None else params.zero[:, None, :, None]
-        back = from_grid(to_grid(view, step, zero, args), step, zero)
-        error = (back - view).abs_().pow_(options.norm).sum((1, 3))
+        error = (
+            (rounded(view, qparams(low * keep, high * keep, args), args) - view).abs_().pow_(options.norm).sum((1, 3))
+        )
         better = error < least
         least = torch.where(better, error, least)
         best_low, best_high = torch.where(better, low * keep, best_low), torch.where(better, high * keep, best_high)
