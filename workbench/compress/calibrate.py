@@ -74,7 +74,7 @@ def quantize_layers(
     Raises:
         UsageError: before any work, if groups do not divide a layer's inputs or an algorithm lacks texts.
     """
-    shapes = {name: tuple(t.shape) for name, t in weights.items() if _is_matrix(name)}
+    shapes = {name: tuple(t.shape) for name, t in weights.items() if is_matrix(name)}
     require_fit(recipe.args, {name.removesuffix(".weight"): shape for name, shape in shapes.items()})
     if recipe.algorithm != "rtn" and not any(map(len, texts)):
         raise UsageError(f"algorithm {recipe.algorithm!r} needs calibration texts and there are none: use 'rtn'")
@@ -118,7 +118,7 @@ def quantize_layer(
                     made, told = rtn(weight, recipe.args, seen, full)
                 result.weights[full] = made
                 result.reports.append(told)
-    result.others.update({prefix + name: t for name, t in own.items() if not _is_matrix(name)})
+    result.others.update({prefix + name: t for name, t in own.items() if not is_matrix(name)})
     return result
 
 
@@ -157,6 +157,6 @@ def _awq_layer(
                 own[name] = own[name] / (channel[:, None] if own[name].dim() == 2 else channel)
 
 
-def _is_matrix(name: str) -> bool:
+def is_matrix(name: str) -> bool:
     """Whether a tensor's name is that of a layer's matrix."""
     return any(name.endswith(f"{reader}.weight") for names in READERS.values() for reader in names)
