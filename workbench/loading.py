@@ -32,6 +32,13 @@ class Checkpoint(NamedTuple):
     def is_gguf(self) -> bool:
         return isinstance(self.source, Path) and self.source.suffix.lower() == ".gguf"
 
+    @property
+    def stored(self) -> str | None:
+        """The scheme that the file's own weights make; None where they are floats."""
+        if self.config.load_format == "dummy":
+            return None
+        return "gguf" if self.is_gguf else self.model_config.quant_method
+
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
@@ -65,7 +72,7 @@ def load_scheme(checkpoint: Checkpoint, scheme: str, why: str) -> LoadedModel:
     config, model_config, source, dtype, device = checkpoint
     path = source if isinstance(source, Path) else None
     weights: Weights = load_weights(
-        model_config, path, config.load_format, dtype, device, config.seed, packed=scheme == "gguf"
+        model_config, path, config.load_format, dtype, device, config.seed, packed=scheme == checkpoint.stored
     )
     with one_thread():
         formats = {} if scheme == "none" else quantize(weights, scheme)

@@ -18,7 +18,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--symmetric", action="store_true", default=None, help="without zero points")
     parser.add_argument("--act-order", default="static", metavar="ORDER",
                         help="of gptq: none, static or group (default: static)")  # fmt: skip
-    parser.add_argument("--format", default="compressed-tensors", metavar="F", help="compressed-tensors")
+    parser.add_argument(
+        "--format", default="compressed-tensors", metavar="F", help="compressed-tensors (default), gptq or awq"
+    )
     parser.add_argument("--calibration", default=None, metavar="FILE",
                         help="a text to calibrate with (default: pages of Python's language reference)")  # fmt: skip
     parser.add_argument("--calibration-tokens", type=int, default=4096, metavar="N", help="default: 4096")
@@ -27,10 +29,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def quantize(args: argparse.Namespace) -> int:
     from workbench.compress.quantize import quantize_model
-    from workbench.errors import UsageError
 
-    if args.format != "compressed-tensors":
-        raise UsageError(f"--format {args.format!r} is not written so far; choose compressed-tensors")
     result = quantize_model(
         args.model,
         Path(args.out).expanduser(),
@@ -39,6 +38,7 @@ def quantize(args: argparse.Namespace) -> int:
         group_size=args.group_size,
         symmetric=args.symmetric,
         order=args.act_order,
+        format=args.format,
         calibration=args.calibration,
         num_tokens=args.calibration_tokens,
         progress=lambda done, of: print(f"layer {done} of {of}", file=sys.stderr, flush=True),

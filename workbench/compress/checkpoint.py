@@ -15,8 +15,7 @@ from torch import Tensor
 from workbench.compress.calibrate import LayerResult, is_matrix
 from workbench.errors import UsageError
 from workbench.files import write_atomically
-from workbench.quant.args import QuantArgs
-from workbench.quant.codecs import compressed_tensors
+from workbench.quant.codecs import Codec
 from workbench.quant.result import Report
 
 PARTS = ".layers"
@@ -24,13 +23,12 @@ _PLAN = "plan.json"
 
 
 class CheckpointFolder:
-    """Writes a model in compressed-tensors' form. What is not quantized is kept in 16 bits."""
+    """Writes a model in one of `workbench.quant.codecs`. What is not quantized is kept in 16 bits."""
 
-    def __init__(self, folder: Path, args: QuantArgs, plan: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, codec: Codec, plan: Mapping[str, Any]) -> None:
         """plan: everything that decides what the layers become. Raises UsageError for a folder that holds something
         else, or layers of another plan."""
-        compressed_tensors.require_packable(args)
-        self.folder, self._parts, self._args = folder, folder / PARTS, args
+        self.folder, self._parts, self._codec = folder, folder / PARTS, codec
         told = json.dumps(dict(plan), sort_keys=True)
         if self._parts.is_dir():
             begun = (self._parts / _PLAN).read_text(encoding="utf-8") if (self._parts / _PLAN).is_file() else None
@@ -43,7 +41,7 @@ class CheckpointFolder:
     def write(self, result: LayerResult) -> None:
         """Keeps a finished layer."""
         tensors = {f"{name}.{end}": t for name, w in result.weights.items() for end, t in
-                   compressed_tensors.encode(w).items()}  # fmt: skip
+                   self._codec.encode(w, name).items()}  # fmt: skip
         tensors.update(result.others)
         reports = [{field: getattr(told, field) for field in Report.__dataclass_fields__} for told in result.reports]
         target = self._part(result.index)
@@ -64,17 +62,15 @@ class CheckpointFolder:
         others = {}
         for name, tensor in load_file(file).items():
             stem, _, end = name.rpartition(".")
-            if is_matrix(f"{stem}.weight") and end.startswith("weight"):
+            if is_matrix(f"{stem}.weight") and end in self._codec.ENDS:
                 packed.setdefault(stem, {})[end] = tensor
             else:
                 others[name] = tensor
-        weights = {name: compressed_tensors.decode(parts, self._args) for name, parts in packed.items()}
+        weights = {name: self._codec.decode(parts, name) for name, parts in packed.items()}
         reports = [Report(**{**one, "fallbacks": tuple(one["fallbacks"])}) for one in told]
         return LayerResult(index, weights, others, reports)
 
-    def finish(
-        self, num_layers: int, rest: Mapping[str, Tensor], hf_config: Mapping[str, Any], act_order: str | None
-    ) -> int:
+    def finish(self, num_layers: int, rest: Mapping[str, Tensor], hf_config: Mapping[str, Any]) -> int:
         """Puts all layers and the ``rest`` of the tensors into one file, with a config.json. Returns its bytes."""
         tensors = dict(rest)
         for index in range(num_layers):
@@ -91,7 +87,7 @@ class CheckpointFolder:
         told = {
             **hf_config,
             "dtype": "float16",
-            "quantization_config": compressed_tensors.config(self._args, act_order),
+            "quantization_config": self._codec.config(),
         }
         write_atomically(self.folder / "config.json", json.dumps(told, indent=2))
         shutil.rmtree(self._parts)

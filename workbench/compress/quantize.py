@@ -19,6 +19,7 @@ from workbench.model import store
 from workbench.model.gguf import read_config
 from workbench.model.weights import load_weights, read_model_config
 from workbench.model.weights.fingerprint import weights_fingerprint
+from workbench.quant.codecs import CODECS
 from workbench.quant.presets import preset
 from workbench.quant.result import Report
 from workbench.text.tokenizer import Tokenizer
@@ -36,6 +37,7 @@ def quantize_model(
     group_size: int | None = None,
     symmetric: bool | None = None,
     order: str = "static",
+    format: str = "compressed-tensors",
     calibration: str | None = None,
     num_tokens: int = CALIBRATION_TOKENS,
     progress: Callable[[int, int], None] = lambda done, of: None,
@@ -44,6 +46,7 @@ def quantize_model(
     """Writes ``model`` quantized into the folder ``out``. A run that was stopped goes on when it is started again.
 
     Args:
+        format: what the folder holds, one of `workbench.quant.codecs.CODECS`.
         calibration: a text file; None is `texts.calibration_text`.
         progress: told after each layer how many of how many are done.
 
@@ -52,13 +55,18 @@ def quantize_model(
         layers [{name, snr_db, output_error}].
 
     Raises:
-        UsageError: a scheme, algorithm, group size or folder that will not do; before any work.
+        UsageError: a scheme, algorithm, group size, format or folder that will not do; before any work.
     """
     begin = clock()
     if scheme not in WRITABLE:
         raise UsageError(f"scheme {scheme!r} cannot be written so far; choose from {', '.join(WRITABLE)}")
     args = preset(scheme, group_size, symmetric).weights
+    if format not in CODECS:
+        raise UsageError(f"format {format!r} is not known; choose from {', '.join(CODECS)}")
     recipe = Recipe(args, algorithm, order)
+    codec = CODECS[format](
+        args, order if algorithm == "gptq" and args.strategy == "group" and order != "none" else None
+    )
     source = store.locate(model)
     config = read_model_config(source)
     config.require_supported()
@@ -66,16 +74,20 @@ def quantize_model(
         raise UsageError(f"{model} is quantized already ({config.quant_method}): give the model it was made of")
     weights = load_weights(config, source, "auto", torch.float32)
     dense = {name: t for name, t in weights.items() if isinstance(t, torch.Tensor)}
+    for name, tensor in dense.items():
+        if is_matrix(name):
+            codec.require_fit(*tensor.shape, name.removesuffix(".weight"))
     tokenizer = Tokenizer.from_source(source)
     texts = []
     if algorithm != "rtn":
         texts = calibration_texts(tokenizer, calibration_text(calibration), num_tokens)
     plan = {
         "recipe": repr(recipe),
+        "format": repr(codec),
         "weights": str(weights_fingerprint(weights)),
         "texts": hashlib.sha256(repr(texts).encode()).hexdigest(),
     }
-    folder = CheckpointFolder(out, args, plan)
+    folder = CheckpointFolder(out, codec, plan)
     reports: list[Report] = []
     layers = quantize_layers(config, dense, texts, recipe, finished=folder.read)
     for result in layers:
@@ -84,13 +96,12 @@ def quantize_model(
         progress(result.index + 1, config.num_layers)
     rest = {name: t for name, t in dense.items() if not name.startswith("model.layers.")}
     hf = read_config(source) if source.suffix.lower() == ".gguf" else read_json_object(source / "config.json")
-    by_groups = algorithm == "gptq" and args.strategy == "group"
-    act_order = order if by_groups and order != "none" else None
-    after = folder.finish(config.num_layers, rest, hf, act_order)
+    after = folder.finish(config.num_layers, rest, hf)
     tokenizer.transformers.save_pretrained(str(out))
     return {
         "scheme": scheme,
         "algorithm": algorithm,
+        "format": format,
         "group_size": args.group_size or -1,
         "bytes_before": sum(2 * t.numel() for t in dense.values()),
         "bytes_after": after,
