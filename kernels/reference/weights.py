@@ -71,6 +71,17 @@ def gguf_weight(data: torch.Tensor, format: str, shape: tuple[int, int]) -> Weig
     return Weight(format, shape, data.reshape(shape[0], shape[1] // BLOCK * GGUF_BYTES[format]))
 
 
+def gguf_blocks(format: str, q: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None = None) -> torch.Tensor:
+    """A file's bytes, uint8 ``[out, bytes of a row]``.
+
+    q ``[out, blocks, 32]``: the numbers as stored, 0 … 15 of 4 bits. scale and offset ``[out, blocks]``.
+    """
+    heads = [part.half()[..., None].contiguous().view(torch.uint8) for part in (scale, offset) if part is not None]
+    stored = q.to(torch.int8).view(torch.uint8)
+    body = stored if format == "q8_0" else stored[..., :16] | stored[..., 16:] << 4
+    return torch.cat((*heads, body), -1).flatten(1)
+
+
 def stack(weights: list[Weight]) -> Weight | None:
     """One matrix with the rows of all; None if they are not of one kind."""
     first = weights[0]
@@ -129,12 +140,10 @@ def weight_of_numbers(
     shape = (q.shape[0], q.shape[1])
     if format == "int8":
         return Weight(format, shape, F.pad(q.to(torch.int8), (0, -shape[1] % BLOCK)), scale[:, 0].float())
-    half = scale.half()[..., None]
     if format == "q8_0":
-        numbers8 = q.to(torch.int8).reshape(shape[0], -1, BLOCK).view(torch.uint8)
-        return gguf_weight(torch.cat((half.view(torch.uint8), numbers8), -1), format, shape)
+        return gguf_weight(gguf_blocks(format, q.reshape(shape[0], -1, BLOCK), scale), format, shape)
     assert format == "uint4" and zero is not None
-    return Weight(format, shape, _in_halves(q.to(torch.uint8)), torch.cat((half, zero.half()[..., None]), -1), group)
+    return Weight(format, shape, _in_halves(q.to(torch.uint8)), torch.stack((scale, zero), -1).half(), group)
 
 
 def numbers(weight: Weight) -> Numbers:

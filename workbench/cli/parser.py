@@ -13,6 +13,7 @@ from workbench.cli import (
     bench_gpu,
     bench_peers,
     bench_steps,
+    evaluate,
     info,
     info_attention,
     models,
@@ -97,6 +98,10 @@ def build_parser() -> argparse.ArgumentParser:
 
     one = _command(commands, "quantize", quantize.quantize, "write a model in fewer bits")
     quantize.add_flags(one)
+
+    one = _command(commands, "eval", evaluate.evaluate, "score a text: perplexity, and how far from another model")
+    evaluate.add_flags(one)
+    add_engine_flags(one)
 
     kinds = _group(commands, "model", "the models on this machine")
     _command(kinds, "list", models.list_, "the names this project knows and what is here")

@@ -13,7 +13,6 @@ import torch
 from workbench.checks import read_json_object
 from workbench.compress.calibrate import Recipe, is_matrix, quantize_layers
 from workbench.compress.checkpoint import CheckpointFolder
-from workbench.compress.texts import calibration_text, calibration_texts
 from workbench.errors import UsageError
 from workbench.model import store
 from workbench.model.gguf import read_config
@@ -22,7 +21,8 @@ from workbench.model.weights.fingerprint import weights_fingerprint
 from workbench.quant.codecs import CODECS
 from workbench.quant.presets import preset
 from workbench.quant.result import Report
-from workbench.text.tokenizer import Tokenizer
+from workbench.text.sample_texts import calibration_text, calibration_texts
+from workbench.text.tokenizer import tokenizer_beside
 
 CALIBRATION_TOKENS = 4096
 WRITABLE = ("w4a16", "w8a16")
@@ -47,7 +47,7 @@ def quantize_model(
 
     Args:
         format: what the folder holds, one of `workbench.quant.codecs.CODECS`.
-        calibration: a text file; None is `texts.calibration_text`.
+        calibration: a text file; None is `sample_texts.calibration_text`.
         progress: told after each layer how many of how many are done.
 
     Returns:
@@ -77,9 +77,11 @@ def quantize_model(
     for name, tensor in dense.items():
         if is_matrix(name):
             codec.require_fit(*tensor.shape, name.removesuffix(".weight"))
-    tokenizer = Tokenizer.from_source(source)
+    tokenizer = tokenizer_beside(source)
     texts = []
     if algorithm != "rtn":
+        if tokenizer is None:
+            raise UsageError(f"{model} has no tokenizer, which calibration texts need: use algorithm 'rtn'")
         texts = calibration_texts(tokenizer, calibration_text(calibration), num_tokens)
     plan = {
         "recipe": repr(recipe),
@@ -97,7 +99,8 @@ def quantize_model(
     rest = {name: t for name, t in dense.items() if not name.startswith("model.layers.")}
     hf = read_config(source) if source.suffix.lower() == ".gguf" else read_json_object(source / "config.json")
     after = folder.finish(config.num_layers, rest, hf)
-    tokenizer.transformers.save_pretrained(str(out))
+    if tokenizer is not None:
+        tokenizer.transformers.save_pretrained(str(out))
     return {
         "scheme": scheme,
         "algorithm": algorithm,

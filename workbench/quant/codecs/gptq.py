@@ -82,7 +82,7 @@ class Gptq:
         bits, half, (rows, columns) = self.args.bits, 1 << self.args.bits - 1, weight.q.shape
         self.require_fit(rows, columns, name)
         scale = weight.params.scale
-        stored = (zeros_of(weight, self.args, name) + half - (self._written == 1)) & (1 << bits) - 1
+        stored = (zeros_of(weight, self.args, name) + half - int(self._written == 1)) & (1 << bits) - 1
         group_of = torch.arange(columns) // (columns // scale.shape[1]) if weight.group_of is None else weight.group_of
         return {
             "qweight": pack(weight.q.short() + half, bits).T.contiguous(),
@@ -99,7 +99,7 @@ class Gptq:
         groups = -(-columns // width)
         require_shapes(tensors, {"qzeros": (groups, -(-rows * bits // 32)), "scales": (groups, rows)}, name)
         stored = unpack(qzeros, bits, rows)
-        first = (self._detected(stored) or self._written) == 1
+        first = int((self._detected(stored) or self._written) == 1)
         zero = (((stored + first) & mask) - half).T.to(torch.int8).contiguous()
         group_of = places = torch.arange(columns) // width
         if "g_idx" in tensors:
