@@ -229,3 +229,18 @@ def test_refused_before_any_work(floats, tmp_path, options, named):
 def test_a_quantized_model_is_not_quantized_again(folders, tmp_path):
     with pytest.raises(UsageError, match="quantized already"):
         quantize_model(str(folders()), tmp_path / "out", group_size=32)
+
+
+def test_a_tied_head_stays_tied_and_the_embedding_as_it_was(floats, folders, tmp_path):
+    made, before = load_file(folders() / "model.safetensors"), load_file(floats / "model.safetensors")
+    told = json.loads((folders() / "config.json").read_text())
+    assert told["tie_word_embeddings"] and told["quantization_config"]["ignore"] == ["lm_head"]
+    assert not any(name.startswith("lm_head") for name in made)
+    for name in ("model.embed_tokens.weight", "model.norm.weight"):
+        assert torch.equal(made[name], before[name].half())
+    copied = rewritten(
+        folders(),
+        tmp_path / "copied",
+        lambda held: {**held, "lm_head.weight": held["model.embed_tokens.weight"].clone()},
+    )
+    assert torch.equal(logits(open_llm(copied)), logits(open_llm(folders())))
