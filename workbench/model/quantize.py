@@ -29,6 +29,7 @@ class Scheme(NamedTuple):
 SCHEMES = {
     "w8a16": Scheme("q8_0", BLOCK, 16, "8-bit weights with a scale for each 32, 16-bit activations"),
     "w4a16": Scheme("int4", BLOCK, 16, "4-bit weights with scale and offset for each 32, 16-bit activations"),
+    "w4a16-g64": Scheme("int4", 64, 16, "4-bit weights with scale and offset for each 64, 16-bit activations"),
     "w8a8-int8": Scheme("int8", 0, 8, "8-bit weights with a scale a row, 8-bit activations"),
     "w4a8": Scheme("int4", BLOCK, 8, "4-bit weights with scale and offset for each 32, 8-bit activations"),
     "gguf": Scheme("", BLOCK, 16, "the GGUF file's own blocks, 16-bit activations"),
