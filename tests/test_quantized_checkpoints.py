@@ -95,10 +95,16 @@ def test_other_schemes(folders, options):
     assert 0 <= kl_divergence(logits(exact), logits(own)) < 1e-6
 
 
-def test_transformers_reads_what_is_written(folders):
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_transformers_reads_what_is_written(folders, symmetric):
+    """Weights with zero points only by ``dequantize``: what it otherwise lays out for them has no packed zero points
+    (llm-compressor#1618)."""
     pytest.importorskip("compressed_tensors")
-    folder = folders()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    from transformers.utils.quantization_config import CompressedTensorsConfig
+
+    folder = folders(symmetric=True) if symmetric else folders()
+    how = {} if symmetric else {"quantization_config": CompressedTensorsConfig(dequantize=True)}
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **how)
     with torch.inference_mode():
         wanted = model(torch.tensor([IDS])).logits[0]
     torch.testing.assert_close(logits(open_llm(folder, quantization="none")), wanted, rtol=1e-4, atol=1e-4)
