@@ -46,7 +46,8 @@ def evaluate(args: argparse.Namespace) -> int:
     ids = llm.tokenizer.encode(text)[: args.tokens or None]
     reference = None
     if args.reference is not None:
-        reference = LLM(model=args.reference, quantization="none", device=args.__dict__.get("device", "auto"))
+        where = {name: getattr(args, name) for name in ("device", "num_threads") if hasattr(args, name)}
+        reference = LLM(model=args.reference, quantization="none", **where)
         if reference.tokenizer is None or reference.tokenizer.encode(text)[: args.tokens or None] != ids:
             raise UsageError(f"--reference {args.reference} cuts the text into other tokens: give a model of one kind")
     fingerprints = [one.weights_fingerprint for one in (llm, reference) if one is not None]
