@@ -19,6 +19,7 @@ from workbench.compress.checkpoint import PARTS
 from workbench.compress.quantize import quantize_model
 from workbench.errors import UsageError, WorkbenchError
 from workbench.model.divergence import kl_divergence
+from workbench.model.weights import load_weights, read_model_config
 from workbench.quant.codecs import CODECS
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -95,19 +96,25 @@ def test_other_schemes(folders, options):
     assert 0 <= kl_divergence(logits(exact), logits(own)) < 1e-6
 
 
-@pytest.mark.parametrize("symmetric", [True, False])
-def test_transformers_reads_what_is_written(folders, symmetric):
-    """Weights with zero points only by ``dequantize``: what it otherwise lays out for them has no packed zero points
-    (llm-compressor#1618)."""
+def test_transformers_reads_what_is_written(folders):
     pytest.importorskip("compressed_tensors")
-    from transformers.utils.quantization_config import CompressedTensorsConfig
-
-    folder = folders(symmetric=True) if symmetric else folders()
-    how = {} if symmetric else {"quantization_config": CompressedTensorsConfig(dequantize=True)}
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **how)
+    folder = folders(symmetric=True)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.inference_mode():
         wanted = model(torch.tensor([IDS])).logits[0]
     torch.testing.assert_close(logits(open_llm(folder, quantization="none")), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_transformers_reads_zero_points_when_it_dequantizes(folders):
+    """What it otherwise lays out for them is not packed (llm-compressor#1618). It multiplies in the scales' float16."""
+    pytest.importorskip("compressed_tensors")
+    from transformers.utils.quantization_config import CompressedTensorsConfig
+
+    how = CompressedTensorsConfig(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(folders(), dtype=torch.float32, quantization_config=how)
+    ours = load_weights(read_model_config(folders()), folders(), "auto", torch.float32)
+    for stem in STEMS:
+        assert torch.equal(model.get_parameter(f"{stem}.weight"), ours[f"{stem}.weight"].half().float()), stem
 
 
 def rewritten(folder: Path, to: Path, change, config=None) -> Path:
