@@ -14,6 +14,7 @@ from workbench.errors import UsageError, WorkbenchError
 from workbench.quant.args import QuantArgs
 from workbench.quant.codecs import CODECS, Awq, CompressedTensors, Gptq, codec_of
 from workbench.quant.codecs.words import pack, unpack
+from workbench.quant.core import QParams
 from workbench.quant.result import QuantizedWeight
 
 
@@ -55,6 +56,10 @@ def test_one_weight_means_the_same_in_every_format(method, symmetric, group):
         "compressed-tensors": lambda: packed_weight(tensors, 4),
     }[method]()
     assert torch.equal(weight.dequantize().double(), written)
+    turned = replace(weight, q=weight.q.T.contiguous().T, params=QParams(*(
+        None if part is None else part.T.contiguous().T for part in weight.params[:2])))  # fmt: skip
+    again = codec.encode(turned)
+    assert all(part.is_contiguous() and torch.equal(part, tensors[end]) for end, part in again.items())
 
 
 @pytest.mark.parametrize("codec", [CompressedTensors, Gptq])

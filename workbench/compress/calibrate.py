@@ -74,6 +74,9 @@ def quantize_layers(
     Raises:
         UsageError: before any work, if groups do not divide a layer's inputs or an algorithm lacks texts.
     """
+    if config.latent is not None or config.experts is not None:
+        raise UsageError(f"{config.architecture}: latent attention and experts are not quantized so far; choose a "
+                         "model without them")  # fmt: skip
     shapes = {name: tuple(t.shape) for name, t in weights.items() if is_matrix(name)}
     require_fit(recipe.args, {name.removesuffix(".weight"): shape for name, shape in shapes.items()})
     if recipe.algorithm != "rtn" and not any(map(len, texts)):

@@ -13,12 +13,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from workbench.attention.interface import AttentionBatch, Heads
+from workbench.attention.interface import AttentionBatch
 from workbench.attention.registry import attention_backend
 from workbench.errors import UsageError
+from workbench.model.batch import Batch, Step
 from workbench.model.config import ModelConfig
-from workbench.model.decoder import Batch, Decoder, Layer
+from workbench.model.decoder import Decoder, Layer, heads_of
 from workbench.model.kv_cache import KVCache
+from workbench.model.layer_weights import LayerWeights
 from workbench.model.linear import Linear, embed
 from workbench.model.weights.expected import EMBEDDING
 from workbench.quant.stats import InputStats
@@ -29,7 +31,7 @@ READERS = {
     "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
     "down": ("mlp.down_proj",),
 }
-"""The matrices that read the same inputs, under the names that `Layer` has for them."""
+"""The matrices that read the same inputs, under the names that `SelfAttention` and `MLP` have for them."""
 NORM = "model.norm.weight"
 BLOCK_SIZE = 16
 
@@ -66,7 +68,7 @@ class LayerByLayer:
                 raise UsageError(f"calibration text {number}: {len(masks[number])} mask values for {len(text)} tokens")
         dtype, device = weights[NORM].dtype, weights[NORM].device
         longest = max(map(len, texts), default=1)
-        heads = Heads(config.num_heads, config.num_kv_heads, config.head_dim, dtype, device, dtype)
+        heads = heads_of(config, dtype, device, dtype)
         parts = {EMBEDDING: weights[EMBEDDING], NORM: weights[NORM]}
         bare = replace(config, num_layers=0)
         self._config = config
@@ -85,8 +87,9 @@ class LayerByLayer:
         for name, readers in READERS.items():
             channels = tensors[f"model.layers.{index}.{readers[0]}.weight"].shape[1]
             stats[name] = InputStats(channels)
-            listening.append(_Listening(getattr(layer, name), stats[name]))
-            setattr(layer, name, listening[-1])
+            part = layer.attention if name in ("qkv", "o") else layer.mlp
+            listening.append(_Listening(getattr(part, name), stats[name]))
+            setattr(part, name, listening[-1])
         for number in range(len(self._batches)):
             for one in listening:
                 one.mask = None if self._masks is None else self._masks[number]
@@ -104,13 +107,16 @@ class LayerByLayer:
         return self._hidden
 
     def _layer(self, index: int, tensors: Mapping[str, Tensor]) -> Layer:
-        return Layer(dict(tensors), index, self._config.window(index), self._decoder.dtype, 16)
+        own = LayerWeights(dict(tensors), f"model.layers.{index}.", self._decoder.dtype, 16)
+        return Layer(own, self._config, index)
 
     @torch.inference_mode()
     def _through(self, layer: Layer, number: int) -> Tensor:
         batch, stream = self._batches[number], self._hidden[number].clone()
-        prepared = self._decoder.attention.prepare(batch.attention, layer.window, self._decoder.dtype)
-        joins = self._decoder.through(layer, stream, None, batch, self._cache.layers[0], prepared)
+        decoder, window = self._decoder, layer.attention.window
+        prepared = {window: decoder.attention.prepare(batch.attention, window, decoder.dtype)}
+        step = Step(batch, decoder.attention, prepared, decoder.cos, decoder.sin, decoder.maker)
+        joins = decoder.through(layer, stream, None, step, self._cache.layers[0])
         return stream.add_(joins)
 
     def _batch(self, text: Sequence[int]) -> Batch:

@@ -83,7 +83,7 @@ class CompressedTensors:
         bits, half, zero = self.args.bits, 1 << self.args.bits - 1, zeros_of(weight, self.args, name)
         made = {
             "weight_packed": pack(weight.q.short() + half, bits),
-            "weight_scale": weight.params.scale.to(_DTYPES[self.args.scale]),
+            "weight_scale": weight.params.scale.to(_DTYPES[self.args.scale]).contiguous(),
             "weight_shape": torch.tensor(weight.q.shape, dtype=torch.int64),
         }
         if not self.args.symmetric:
