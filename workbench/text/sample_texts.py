@@ -19,8 +19,12 @@ def calibration_text(file: str | None = None) -> str:
 
 
 def evaluation_text(file: str | None = None) -> str:
-    """The text of a file, or the pages that `calibration_text` leaves."""
-    return _pages(1) if file is None else _read(file)
+    """The text of a file, or the pages that `calibration_text` leaves, without the paragraphs that stand there too:
+    pages quote each other, and some are the same under two names."""
+    if file is not None:
+        return _read(file)
+    seen = set(_pages(0).split("\n\n"))
+    return "\n\n".join(paragraph for paragraph in _pages(1).split("\n\n") if paragraph not in seen)
 
 
 def calibration_texts(tokenizer: Tokenizer, text: str, num_tokens: int, length: int = LENGTH) -> list[list[int]]:
