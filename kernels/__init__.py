@@ -37,7 +37,11 @@ _OPERATIONS: dict[str, dict[str, Callable[..., Any] | str]] = {
     "silu_mul": {"reference": reference.silu_mul, "triton": "activation", "cpu": cpu_layers.silu_mul},
     "softmax": {"reference": reference.softmax, "triton": "softmax"},
     "write_kv": {"reference": reference.write_kv},
-    "paged_attention": {"reference": reference.paged_attention, "cpu": cpu_attention.paged_attention},
+    "paged_attention": {
+        "reference": reference.paged_attention,
+        "triton": "paged_attention",
+        "cpu": cpu_attention.paged_attention,
+    },
     "paged_latent_attention": {"reference": reference.paged_latent_attention},
     "route": {"reference": reference.route},
     "sample": {"reference": reference.sample, "triton": "sampling", "cpu": cpu_sampling.sample},
@@ -203,8 +207,10 @@ def paged_attention(
     window: int | None = None,
     maker: str = "auto",
 ) -> torch.Tensor:
-    """See `kernels.reference.paged_attention`; the maker ``cpu`` also takes int32 tensors for the two lists."""
-    made = _maker("paged_attention", maker, cpu_attention.suits(q, cache))
+    """See `kernels.reference.paged_attention`. The makers ``cpu`` and ``triton`` also take int32 tensors for the two
+    lists."""
+    on_gpu = _on_gpu("paged_attention", q, cache, block_tables)
+    made = _maker("paged_attention", maker, cpu_attention.suits(q, cache), on_gpu)
     return made(q, cache, block_tables, query_start, seq_lens, scale=scale, window=window)
 
 

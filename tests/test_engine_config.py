@@ -81,6 +81,10 @@ def test_a_choice_that_nobody_knows_is_refused_with_the_choices(name: str) -> No
         ({"max_num_queued_reqs": 0}, "max_num_queued_reqs=0 is too small: the least is 1"),
         ({"kv_offload_disk_gib": 2}, "kv_offload_disk_gib=2 is not supported yet"),
         ({"kv_offload_dir": "somewhere"}, "kv_offload_dir='somewhere' is not supported yet"),
+        (
+            {"disable_cascade_attn": False},
+            "disable_cascade_attn=False has no effect without attention_backend='triton'",
+        ),
         ({"max_wait_ms": 5.0}, "max_wait_ms=5.0 has no effect without batching='dynamic'"),
         (
             {"prefix_index": "radix", "enable_prefix_caching": False},

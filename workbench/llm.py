@@ -50,8 +50,8 @@ LOADED_BY = ("model", "tokenizer", "load_format", "device", "dtype", "quantizati
 """The options that say which weights are loaded, and how (dummy weights come from the seed too)."""
 CACHE_OPTIONS = (
     "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization", "kv_cache_dtype", "attention_backend",
-    "sampling_backend", "enforce_eager", "enable_kernel_fusion", "cudagraph_capture_sizes", "batch_invariant",
-    "num_threads",
+    "disable_cascade_attn", "sampling_backend", "enforce_eager", "enable_kernel_fusion", "cudagraph_capture_sizes",
+    "batch_invariant", "num_threads",
 )  # fmt: skip
 """The options that take effect when the model's cache and runner are made, and not in an engine."""
 
@@ -115,7 +115,7 @@ class LLM:
         heads = heads_of(self.model_config, computed, device, cached)
         self.attention = chosen_backend(config.attention_backend, heads, config.block_size, config.batch_invariant)
         """Who computes attention, and why."""
-        decoder = open_decoder(open_backend(self.attention.name, heads), max_model_len)
+        decoder = open_decoder(open_backend(self.attention.name, heads, not config.disable_cascade_attn), max_model_len)
         decoder.maker = "auto" if config.enable_kernel_fusion else "reference"
         if device.type == "cpu":
             keep_freed_memory()  # now, for what loading needed for a moment shall go back

@@ -16,7 +16,7 @@ _WIDE = 128
 
 def broken(variant: Variant, arch: str, made: Made, row: table.Row | None) -> list[str]:
     """Faults that no table can excuse, and local memory without a reason in ``row``."""
-    return [*_local(made, row), *_limits(arch, made), *_missing(variant, arch, made)]
+    return [*_local(made, row), *_limits(variant, arch, made), *_missing(variant, arch, made)]
 
 
 def has(want: str, made: Made) -> bool:
@@ -38,7 +38,7 @@ def _local(made: Made, row: table.Row | None) -> list[str]:
     ]
 
 
-def _limits(arch: str, made: Made) -> list[str]:
+def _limits(variant: Variant, arch: str, made: Made) -> list[str]:
     chip = CHIPS[arch]
     faults = []
     if made.shared > chip.shared_per_block:
@@ -48,6 +48,8 @@ def _limits(arch: str, made: Made) -> list[str]:
     held = occupancy(chip, registers=made.registers, warps=made.warps, shared=0)
     if not held.blocks:
         faults.append(f"{made.registers} registers × {made.warps} warps: more than an SM of {arch} has")
+    if variant.most_registers is not None and made.registers > variant.most_registers:
+        faults.append(f"{made.registers} registers a thread, and it may have {variant.most_registers}")
     return faults
 
 

@@ -85,11 +85,7 @@ def refusal(
         right = cu.dtype == torch.int32 and cu.device == q.device and cu.is_contiguous()
         if not right or cu.ndim != 1 or not cu.shape[0] or cu.shape != cu_seqlens_q.shape:
             return f"{name} must be contiguous int32 [batch + 1] on {q.device}, alike for q and k"
-    if sinks is not None:
-        right = sinks.dtype == torch.float32 and sinks.device == q.device and sinks.is_contiguous()
-        if not right or sinks.shape != (q.shape[1],):
-            return f"sinks must be contiguous float32 [num_heads={q.shape[1]}] on {q.device}"
-    return ""
+    return refusal_of_sinks(sinks, q)
 
 
 def architecture(device: torch.device) -> int | None:
@@ -122,9 +118,6 @@ def prepare(
 ) -> Call:
     """Raises ValueError for what the kernels do not take."""
     require("attention", refusal(q, k, v, cu_seqlens_q, cu_seqlens_k, sinks))
-    for name, number in (("scale", scale), ("window", window), ("softcap", softcap)):
-        if number is not None and not (number > 0 and math.isfinite(number)):
-            raise ValueError(f"{name}={number} must be positive and finite")
     num_tokens, num_heads, head_dim = q.shape
     padded = padded_dim(head_dim)
     chosen = config or tiles(architecture(q.device), padded, q.element_size(), descriptors, window is not None)
@@ -132,26 +125,56 @@ def prepare(
     lse = torch.empty(num_tokens, num_heads, dtype=torch.float32, device=q.device)
     values: dict[str, Any] = {
         **{"q": q, "k": k, "v": v, "out": out, "lse": lse, "cu_q": cu_seqlens_q, "cu_k": cu_seqlens_k, "sinks": sinks},
+        **score_values(q, k.shape[1], scale, causal, window, softcap, sinks),
+        **tile_values(chosen),
         "batch": cu_seqlens_q.shape[0] - 1,
-        "num_heads": num_heads,
+        "DESCRIPTORS": descriptors,
+    }
+    for name, x in (("q", q), ("k", k), ("v", v), ("o", out)):
+        values[f"stride_{name}t"], values[f"stride_{name}h"] = x.stride()[:2]
+    return Call(out, lse, chosen, values)
+
+
+def score_values(
+    q: torch.Tensor,
+    num_kv_heads: int,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> dict[str, Any]:
+    """Arguments that say what heads there are and how they score. Raises ValueError for numbers out of range."""
+    for name, number in (("scale", scale), ("window", window), ("softcap", softcap)):
+        if number is not None and not (number > 0 and math.isfinite(number)):
+            raise ValueError(f"{name}={number} must be positive and finite")
+    return {
+        "num_heads": q.shape[1],
         "window": min(window or 0, FARTHEST),
         # exp2 of a score (softcapped, if it is) times this is exp of the true score.
         "to_log2": LOG2_E if softcap else scale * LOG2_E,
         "slope": 2 * LOG2_E * scale / softcap if softcap else 0.0,
         "cap": softcap or 0.0,
-        "GROUP": num_heads // k.shape[1],
-        "HEAD_DIM": head_dim,
-        "PADDED": padded,
-        "BLOCK_M": chosen.block_m,
-        "BLOCK_N": chosen.block_n,
+        "GROUP": q.shape[1] // num_kv_heads,
+        "HEAD_DIM": q.shape[2],
+        "PADDED": padded_dim(q.shape[2]),
         "CAUSAL": causal,
         "HAS_WINDOW": window is not None,
         "HAS_CAP": softcap is not None,
         "HAS_SINKS": sinks is not None,
-        "DESCRIPTORS": descriptors,
         # Products of float32 in full, not in the tf32 that Triton takes by itself.
         "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
     }
-    for name, x in (("q", q), ("k", k), ("v", v), ("o", out)):
-        values[f"stride_{name}t"], values[f"stride_{name}h"] = x.stride()[:2]
-    return Call(out, lse, chosen, values)
+
+
+def tile_values(chosen: Tiles) -> dict[str, Any]:
+    return {"BLOCK_M": chosen.block_m, "BLOCK_N": chosen.block_n}
+
+
+def refusal_of_sinks(sinks: torch.Tensor | None, q: torch.Tensor) -> str:
+    """Why sinks do not go with these queries; empty if they do."""
+    if sinks is not None:
+        right = sinks.dtype == torch.float32 and sinks.device == q.device and sinks.is_contiguous()
+        if not right or sinks.shape != (q.shape[1],):
+            return f"sinks must be contiguous float32 [num_heads={q.shape[1]}] on {q.device}"
+    return ""

@@ -122,14 +122,21 @@ def load_block(
         if MASKED:
             block = tl.where(inside[:, None], block, tl.zeros_like(block))
     else:
-        dims = tl.arange(0, PADDED)
-        at = source + columns.to(tl.int64)[:, None] * stride_t + dims[None, :]
-        if MASKED:
-            block = tl.load(at, mask=inside[:, None] & (dims < HEAD_DIM)[None, :], other=0.0)
-        elif HEAD_DIM == PADDED:
-            block = tl.load(at)
-        else:
-            block = tl.load(at, mask=(dims < HEAD_DIM)[None, :], other=0.0)
+        block = load_tokens(source, columns.to(tl.int64) * stride_t, inside, HEAD_DIM, PADDED, MASKED)
+    return block
+
+
+@triton.jit
+def load_tokens(source, at, inside, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, MASKED: tl.constexpr):
+    """Keys or values at offsets ``at``, ``[BLOCK_N, PADDED]``; MASKED: zeros where not ``inside``."""
+    dims = tl.arange(0, PADDED)
+    places = source + at[:, None] + dims[None, :]
+    if MASKED:
+        block = tl.load(places, mask=inside[:, None] & (dims < HEAD_DIM)[None, :], other=0.0)
+    elif HEAD_DIM == PADDED:
+        block = tl.load(places)
+    else:
+        block = tl.load(places, mask=(dims < HEAD_DIM)[None, :], other=0.0)
     return block
 
 

@@ -1,9 +1,8 @@
 """FlashAttention, forward (Dao et al. 2022, Dao 2023): attention that never holds the scores of more than one tile.
 
-A program keeps ``BLOCK_M`` rows of queries and walks over blocks of keys. For each row it carries the highest score so
-far ``m_i``, the sum ``l_i`` of ``exp(score − m_i)`` and the result times that sum; when a higher score turns up, sum
-and result are scaled down to it (online softmax, Milakov and Gimelshein 2018). What goes to memory is the result and
-the log-sum-exp. The backward pass is out of scope: the project serves models and trains none.
+A program keeps ``BLOCK_M`` rows of queries and walks over blocks of keys with a running softmax
+(`kernels.triton.attention_walk`). What goes to memory is the result and the log-sum-exp. The backward pass is out of
+scope: the project serves models and trains none.
 
 - Everything is in the log2 domain: ``exp2`` is one instruction and ``log2(e)`` is folded into the scale.
 - Blocks that no row of the tile sees are skipped: past the diagonal, before the window. Blocks that every row sees
@@ -27,114 +26,20 @@ import triton.language as tl
 from kernels.triton.attention_call import prepare, refusal
 from kernels.triton.attention_tiles import (
     keys_of,
-    load_block,
     load_rows,
     locate,
     offsets,
     queries_of,
-    reach,
-    score,
     store_rows,
     unpack,
 )
 from kernels.triton.attention_variants import attention_variant
+from kernels.triton.attention_walk import finish, nothing_yet, walk_all
 from kernels.triton.descriptors import FIRST_WITH_TMA, describable, describe, uses_descriptors
 from kernels.triton.flash_tiles import Tiles
 from kernels.triton.variants import Variant
 
 __all__ = ["flash_attention", "refusal", "variants"]
-
-
-@triton.jit
-def online_step(m_i, s, to_log2, MASKED: tl.constexpr):
-    """A block's scores ``s`` [BLOCK_M, BLOCK_N] meet the highest so far ``m_i`` [BLOCK_M], log2 domain. Returns the new
-    highest, the block's weights, and by what each row's sum and result so far are to be multiplied."""
-    m_new = tl.maximum(m_i, tl.max(s, 1) * to_log2)
-    # A row that has seen no key yet: −inf − −inf would be NaN.
-    if MASKED:
-        shift = tl.where(m_new == float("-inf"), 0.0, m_new)
-    else:
-        shift = m_new
-    p = tl.exp2(s * to_log2 - shift[:, None])
-    alpha = tl.exp2(m_i - shift)
-    return m_new, p, alpha
-
-
-@triton.jit
-def bounds(
-    first_row,
-    q_len,
-    k_len,
-    window,
-    GROUP: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
-):
-    """Which keys a tile walks over: ``[lowest, highest)`` some row sees, in blocks from ``begin`` on; the blocks in
-    ``[whole_begin, whole_end)`` every row sees whole."""
-    # Reaches grow with the token: the tile's first and last token bound them all.
-    last = tl.minimum((first_row + BLOCK_M - 1) // GROUP, q_len - 1)
-    lowest, all_end = reach(first_row // GROUP, q_len, k_len, window, CAUSAL, HAS_WINDOW)
-    all_begin, highest = reach(last, q_len, k_len, window, CAUSAL, HAS_WINDOW)
-    begin = lowest // BLOCK_N * BLOCK_N
-    whole_begin = tl.minimum(tl.cdiv(all_begin, BLOCK_N) * BLOCK_N, tl.cdiv(highest, BLOCK_N) * BLOCK_N)
-    whole_end = tl.maximum(all_end // BLOCK_N * BLOCK_N, whole_begin)
-    return lowest, highest, begin, whole_begin, whole_end
-
-
-@triton.jit
-def _walk(
-    acc,
-    l_i,
-    m_i,
-    q,
-    k,
-    v,
-    stride_kt,
-    stride_vt,
-    k_begin,
-    kv_head,
-    begin,
-    end,
-    own,
-    k_len,
-    window,
-    lowest,
-    highest,
-    to_log2,
-    slope,
-    cap,
-    HEAD_DIM: tl.constexpr,
-    PADDED: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    MASKED: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
-    HAS_CAP: tl.constexpr,
-    DESCRIPTORS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """The keys ``[begin, end)``, whole blocks: returns ``acc`` [BLOCK_M, PADDED], ``l_i`` and ``m_i`` [BLOCK_M].
-
-    ``own`` [BLOCK_M]: each row's position; ``[lowest, highest)``: keys that any row of the tile sees.
-    """
-    for start in tl.range(begin, end, BLOCK_N):
-        keys = load_block(
-            k, stride_kt, k_begin, kv_head, start, lowest, highest, HEAD_DIM, PADDED, BLOCK_N, MASKED, DESCRIPTORS
-        )
-        s = score(
-            q, keys, start, own, k_len, window, slope, cap, BLOCK_N, MASKED, CAUSAL, HAS_WINDOW, HAS_CAP, PRECISION
-        )
-        m_new, p, alpha = online_step(m_i, s, to_log2, MASKED)
-        l_i = l_i * alpha + tl.sum(p, 1)
-        values = load_block(
-            v, stride_vt, k_begin, kv_head, start, lowest, highest, HEAD_DIM, PADDED, BLOCK_N, MASKED, DESCRIPTORS
-        )
-        acc = tl.dot(p.to(values.dtype), values, acc * alpha[:, None], input_precision=PRECISION)
-        m_i = m_new
-    return acc, l_i, m_i
 
 
 @triton.jit
@@ -186,46 +91,24 @@ def _flash(
     q_tile = load_rows(q, offsets(q_begin, tokens, heads, stride_qt, stride_qh), real, HEAD_DIM, PADDED)
     own = k_len - q_len + tokens
 
-    lowest, highest, begin, whole_begin, whole_end = bounds(
-        first_row, q_len, k_len, window, GROUP, BLOCK_M, BLOCK_N, CAUSAL, HAS_WINDOW
-    )
-
-    if HAS_SINKS:
-        m_i = tl.load(sinks + heads, mask=real, other=float("-inf")) * 1.4426950408889634
-        l_i = tl.where(m_i == float("-inf"), 0.0, 1.0)
-    else:
-        m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
-        l_i = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, PADDED], tl.float32)
     if not DESCRIPTORS:
         k += k_begin.to(tl.int64) * stride_kt + kv_head.to(tl.int64) * stride_kh
         v += k_begin.to(tl.int64) * stride_vt + kv_head.to(tl.int64) * stride_vh
-    if HAS_WINDOW:
-        acc, l_i, m_i = _walk(
-            acc, l_i, m_i, q_tile, k, v, stride_kt, stride_vt, k_begin, kv_head, begin, whole_begin, own, k_len,
-            window, lowest, highest, to_log2, slope, cap,
-            HEAD_DIM, PADDED, BLOCK_N, True, CAUSAL, HAS_WINDOW, HAS_CAP, DESCRIPTORS, PRECISION,
-        )  # fmt: skip
-    acc, l_i, m_i = _walk(
-        acc, l_i, m_i, q_tile, k, v, stride_kt, stride_vt, k_begin, kv_head, whole_begin, whole_end, own, k_len,
-        window, lowest, highest, to_log2, slope, cap,
-        HEAD_DIM, PADDED, BLOCK_N, False, CAUSAL, HAS_WINDOW, HAS_CAP, DESCRIPTORS, PRECISION,
-    )  # fmt: skip
-    acc, l_i, m_i = _walk(
-        acc, l_i, m_i, q_tile, k, v, stride_kt, stride_vt, k_begin, kv_head, whole_end, highest, own, k_len,
-        window, lowest, highest, to_log2, slope, cap,
-        HEAD_DIM, PADDED, BLOCK_N, True, CAUSAL, HAS_WINDOW, HAS_CAP, DESCRIPTORS, PRECISION,
+    acc, l_i, m_i = nothing_yet(sinks, heads, real, BLOCK_M, PADDED, HAS_SINKS)
+    acc, l_i, m_i = walk_all(
+        acc, l_i, m_i, q_tile, k, v, None, stride_kt, stride_vt, 0, k_begin, kv_head,
+        first_row, own, q_len, k_len, window, to_log2, slope, cap,
+        GROUP, HEAD_DIM, PADDED, BLOCK_M, BLOCK_N, CAUSAL, HAS_WINDOW, HAS_CAP, DESCRIPTORS, 0, PRECISION,
     )  # fmt: skip
 
-    l_safe = tl.where(l_i == 0.0, 1.0, l_i)
+    rows, log2_sum = finish(acc, l_i, m_i)
     # The same rows as before, worked out anew so that nothing of them is kept through the loops.
     q_begin, q_len, first_row = queries_of(cu_q, sequence, tile, GROUP, BLOCK_M)
     tokens, heads, real = unpack(first_row, q_len, kv_head, GROUP, BLOCK_M)
     at = offsets(q_begin, tokens, heads, stride_ot, stride_oh)
-    store_rows(out, at, real, acc / l_safe[:, None], HEAD_DIM, PADDED)
-    # A row without keys has m_i −inf, which is then its log-sum-exp. Otherwise natural: log2 times ln(2).
-    natural = (m_i + tl.log2(l_safe)) * 0.6931471805599453
-    tl.store(lse + offsets(q_begin, tokens, heads, num_heads, 1), natural, mask=real)
+    store_rows(out, at, real, rows, HEAD_DIM, PADDED)
+    # Natural: log2 times ln(2).
+    tl.store(lse + offsets(q_begin, tokens, heads, num_heads, 1), log2_sum * 0.6931471805599453, mask=real)
 
 
 def flash_attention(

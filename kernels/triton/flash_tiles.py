@@ -24,6 +24,8 @@ class Tiles(NamedTuple):
 
 LITTLE_SHARED_MEMORY = (86, 89, 120, 121)
 """99 KiB for a program (GeForce and the like), where 80 has 163 and 90 and 100 have 227."""
+DECODE_REGISTERS = 128
+"""Of a thread at most, where a program decodes."""
 INTERPRETED = Tiles(64, 64, 4, 1)
 """In the interpreter an operation costs much and an element little."""
 
@@ -45,3 +47,29 @@ def tiles(arch: int | None, padded: int, itemsize: int, descriptors: bool, windo
     if padded <= 128:
         return Tiles(128, 64, 8, 3)
     return Tiles(64, 32 if windowed else 64, 8, 2) if arch < 90 else Tiles(128, 32, 8, 2)
+
+
+def paged(chosen: Tiles) -> Tiles:
+    """The same where keys lie in pages: a load whose address another load gives takes two stages instead of one, and
+    an address a key takes registers."""
+    return chosen._replace(num_stages=2 * chosen.num_stages - 1, num_warps=8)
+
+
+def decode_tiles(arch: int | None, padded: int, itemsize: int, rows: int) -> Tiles:
+    """For a program that has few rows, ``rows``, and waits for keys and values in pages.
+
+    Memory is what takes the time, so two blocks are under way while one is used, and eight warps hold what that takes
+    within `DECODE_REGISTERS`, which leaves an SM two such programs. Sixteen rows are the least of a matrix instruction,
+    64 those of wgmma: with more than 16 (shared heads, MQA) the product counts too, and blocks are half as long.
+    """
+    block_m = 16 if rows <= 16 else 64
+    if arch is None:
+        return Tiles(block_m, 64, 4, 1)
+    if itemsize == 4:
+        return Tiles(16, 32 if padded <= 128 else 16, 8, 2 if padded <= 128 else 1)
+    if arch in LITTLE_SHARED_MEMORY:
+        return Tiles(block_m, 32 if padded <= 128 else 16, 8, 3)
+    block_n = 64 if padded <= 128 else 32
+    if block_m == 64:
+        block_n = 32 if arch >= 90 else block_n // 2
+    return Tiles(block_m, block_n, 8, 5)

@@ -56,6 +56,8 @@ class Variant:
         at launch and cannot read 16 bytes at once without it. None: every pointer and no number.
     archs: of `ARCHS`, where this configuration is launched; None: on all.
     wants: words of `WANTS`, asked of those ``archs`` that have such an instruction.
+    most_registers: of a thread, where more would leave an SM too few blocks to hide the wait for memory. None: the
+        chip's 255.
     options: further options of the backend, ``maxnreg`` for instance.
     """
 
@@ -68,6 +70,7 @@ class Variant:
     num_stages: int = 3
     archs: tuple[str, ...] | None = None
     wants: tuple[str, ...] = ()
+    most_registers: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -82,6 +85,8 @@ class Variant:
             raise ValueError(f"variant {self.name}: num_warps={self.num_warps} is no power of two up to 32")
         if wrong := [arch for arch in self.archs or () if arch not in ARCHS]:
             raise ValueError(f"variant {self.name}: {wrong} are not among the chips {', '.join(ARCHS)}")
+        if self.most_registers is not None and not 0 < self.most_registers < 256:
+            raise ValueError(f"variant {self.name}: most_registers={self.most_registers}, and a thread has 1 to 255")
         for want in self.wants:
             if want not in WANTS:
                 raise ValueError(f"variant {self.name}: wants {want!r}; there are {', '.join(WANTS)}")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from triton.runtime.interpreter import interpreter_builder
 
-from kernels.triton import flash_attention
+from kernels.triton import attention_walk
 from kernels.triton.interpreter import interpreting
 
 
@@ -43,7 +43,7 @@ def visiting() -> Iterator[list[Visit]]:
     if not interpreting():
         raise RuntimeError("kernels are compiled in this process; start Python with TRITON_INTERPRET=1 to watch them")
     visits: list[Visit] = []
-    walk = flash_attention._walk
+    walk = attention_walk.walk
     signature = inspect.signature(walk.fn)
 
     def watched(*args: Any) -> Any:
@@ -56,11 +56,11 @@ def visiting() -> Iterator[list[Visit]]:
             visits.append(Visit(program, kv_head, first, last, start, start + width, bool(given["MASKED"])))
         return walk(*args)
 
-    flash_attention._walk = watched
+    attention_walk.walk = watched
     try:
         yield visits
     finally:
-        flash_attention._walk = walk
+        attention_walk.walk = walk
 
 
 def _number(value: Any) -> int:

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.triton import flash_attention as flash
+from kernels.triton import attention_walk
 from kernels.triton.interpreter import interpreting
 from workbench.lab.attention_rungs import attention_inputs, rung, rung_errors, rung_steps, rung_visits
 from workbench.lab.exercises import exercise
@@ -58,11 +58,11 @@ def test_blocks_are_those_found_by_looking(first: int, more: int, block: int, wi
 @inside
 @pytest.mark.parametrize("window", [None, 7])
 def test_the_kernel_asks_the_readers_step(window: int | None) -> None:
-    inputs, own = attention_inputs(40), flash.online_step
+    inputs, own = attention_inputs(40), attention_walk.online_step
     before, lse = rung("flash", inputs, window)
     with STEP.use(STEP.function) as used:
         after, lse_after = rung("flash", inputs, window)
-    assert flash.online_step is own and used.calls > 40
+    assert attention_walk.online_step is own and used.calls > 40
     torch.testing.assert_close(after, before, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(lse_after, lse, atol=1e-5, rtol=1e-5)
 

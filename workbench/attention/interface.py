@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -41,6 +42,8 @@ class AttentionBatch:
     """``query_start`` as int32 on the device."""
     lengths: torch.Tensor
     """``seq_lens`` as int32 on the device."""
+    host_tables: Sequence[Sequence[int]] = ()
+    """The block tables as the host knows them, not padded. Where lengths are on the device only, these are too."""
 
 
 class AttentionBackend(Protocol):

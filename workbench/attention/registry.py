@@ -22,7 +22,7 @@ BACKENDS: dict[str, Callable[[Heads], AttentionBackend]] = {
     "sdpa": lambda heads: Sdpa(),
     "flex": lambda heads: Flex(),
     "cpu": cpu.Cpu,
-    "triton": lambda heads: triton.Triton(),
+    "triton": triton.Triton,
 }
 """Our own."""
 ADAPTERS = ("flashinfer", "flash_attn", "fa3", "flashmla", "xformers")
@@ -31,9 +31,9 @@ WHY_NOT: dict[str, Callable[[Heads], str]] = {"cpu": cpu.why_not, "triton": trit
 """Why a backend cannot serve such heads on this machine, empty if it can; of the others the table says all."""
 
 
-def attention_backend(name: str, heads: Heads, block_size: int = 16, batch_invariant: bool = False) -> AttentionBackend:
+def attention_backend(name: str, heads: Heads, block_size: int = 16, cascade: bool = False) -> AttentionBackend:
     """The backend of a name that `EngineConfig` has let through. Raises UsageError for one that cannot serve."""
-    return open_backend(chosen_backend(name, heads, block_size, batch_invariant).name, heads)
+    return open_backend(chosen_backend(name, heads, block_size).name, heads, cascade)
 
 
 def chosen_backend(name: str, heads: Heads, block_size: int = 16, batch_invariant: bool = False) -> Choice:
@@ -41,8 +41,14 @@ def chosen_backend(name: str, heads: Heads, block_size: int = 16, batch_invarian
     return choose(needs_of(heads, block_size, batch_invariant), name, lambda asked: why_not(asked, heads, name))
 
 
-def open_backend(name: str, heads: Heads) -> AttentionBackend:
-    """The backend itself, whoever chose it. Raises WorkbenchError where its library is there and cannot be loaded."""
+def open_backend(name: str, heads: Heads, cascade: bool = False) -> AttentionBackend:
+    """The backend itself, whoever chose it. Raises WorkbenchError where its library is there and cannot be loaded.
+
+    ``cascade``: heads that requests share are attended once, which only ``triton`` can and `EngineConfig` asks of no
+    other.
+    """
+    if name == "triton":
+        return triton.Triton(heads, cascade=cascade)
     if name not in ADAPTERS:
         return BACKENDS[name](heads)
     module = import_module(f"workbench.attention.adapters.{name}")

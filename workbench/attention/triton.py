@@ -1,59 +1,83 @@
-"""Our Triton kernel: FlashAttention over gathered keys and values, one launch for the whole batch.
+"""Our Triton kernels: keys and values are read where they lie, nothing is gathered.
 
-Until a Triton kernel reads pages where they lie, keys and values are gathered through the block tables into one row of
-all requests, those only that a query may see. Where there is no GPU the kernel can be interpreted: slow, for tests and
-lessons, in a process started with TRITON_INTERPRET=1, and then with the checker on.
+Where there is no GPU they can be interpreted: slow, for tests and lessons, in a process started with
+TRITON_INTERPRET=1, and then with the checker on.
 """
 
 from __future__ import annotations
 
-from itertools import accumulate
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-import kernels
 from kernels.triton.attention_call import refusal_of_heads
 from kernels.triton.interpreter import faithful
+from kernels.triton.launch import FLOATS, interpreted
+from kernels.triton.paged_call import Pages
+from kernels.triton.paged_plan import Plan, bounds_for, bounds_of
 from workbench.attention.interface import AttentionBatch, Heads
+
+if TYPE_CHECKING:
+    from kernels.triton.cascade import CascadePlan
 
 
 class _Prepared(NamedTuple):
-    slots: torch.Tensor  # [total_k] int64
-    query_start: torch.Tensor  # [batch + 1] int32
-    key_start: torch.Tensor  # [batch + 1] int32
-    window: int | None
+    block_tables: torch.Tensor
+    plan: Plan | CascadePlan
 
 
 def why_not(heads: Heads) -> str:
     """Why this backend cannot serve such heads on this machine; empty if it can."""
+    if heads.cache_dtype not in FLOATS:
+        return f"a cache of {heads.cache_dtype}, and it takes float16, bfloat16 and float32"
     return refusal_of_heads(heads.head_dim, heads.dtype, heads.device)
 
 
 class Triton:
+    """Reads a batch's tensors only where its lists are empty, as in a recorded step of one query a request."""
+
     name = "triton"
-    capturable = False
+
+    def __init__(self, heads: Heads, split_size: int | None = None, cascade: bool = False) -> None:
+        """``split_size``: keys of a split, for results whose bits do not depend on the batch; None: for speed.
+
+        ``cascade``: whether a head that several requests share is attended once. Who shares is seen in the block tables
+        of each step, so no step can be recorded; layers with a window go without. Not together with a split size, whose
+        promise it breaks: raises ValueError.
+        """
+        if cascade and split_size is not None:
+            raise ValueError(f"split_size={split_size} promises the same bits in any batch, and cascade breaks that")
+        self.capturable = not (interpreted() or cascade)
+        self.split_size = split_size
+        self.cascade = cascade
+        self.pages = Pages(heads.num_heads, heads.num_kv_heads, heads.head_dim, heads.dtype, heads.device)
 
     def prepare(self, batch: AttentionBatch, window: int | None, dtype: torch.dtype) -> _Prepared:
-        device, starts, lengths = batch.block_tables.device, batch.query_start, batch.seq_lens
-        # Causal attention is aligned at the last token, so leaving out a request's first keys moves nothing.
-        firsts = [0] * len(lengths)
-        if window is not None:
-            firsts = [max(0, n - (starts[b + 1] - starts[b]) - window + 1) for b, n in enumerate(lengths)]
-        counts = [n - first for n, first in zip(lengths, firsts, strict=True)]
-        owners = torch.arange(len(lengths), device=device).repeat_interleave(torch.tensor(counts, device=device))
-        ranges = [torch.arange(first, n, device=device) for first, n in zip(firsts, lengths, strict=True)]
-        positions = torch.cat(ranges)
-        blocks = batch.block_tables[owners, positions // batch.block_size]
-        slots = blocks * batch.block_size + positions % batch.block_size
-        key_start = torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=device)
-        return _Prepared(slots, batch.starts, key_start, window)
+        if self.cascade and window is None and (shared := self._cascade_plan(batch)) is not None:
+            return _Prepared(batch.block_tables, shared)
+        if batch.seq_lens:
+            bounds = bounds_of(batch.query_start, batch.seq_lens, self.pages.group)
+        else:
+            bounds = bounds_for(1, batch.block_tables.shape[1] * batch.block_size, self.pages.group)
+        plan = self.pages.plan(batch.starts, batch.lengths, bounds, window, self.split_size)
+        return _Prepared(batch.block_tables, plan)
+
+    def _cascade_plan(self, batch: AttentionBatch) -> CascadePlan | None:
+        """None where no head is shared that would pay."""
+        from kernels.triton.cascade import cascade_plan, shared_heads  # imports Triton
+
+        starts, lengths = batch.query_start, batch.seq_lens
+        shared = shared_heads(batch.host_tables, starts, lengths, batch.block_size)
+        if not shared:
+            return None
+        return cascade_plan(self.pages, batch.block_tables, batch.block_size, starts, lengths, shared)
 
     def attend(self, q: torch.Tensor, cache: torch.Tensor, prepared: _Prepared, scale: float) -> torch.Tensor:
-        slots, query_start, key_start, window = prepared
-        keys, values = cache.flatten(0, 1).index_select(0, slots).to(q.dtype).unbind(1)
         with faithful():
-            out, _ = kernels.flash_attention(
-                q, keys, values, query_start, key_start, scale=scale, window=window, maker="triton"
-            )
-        return out
+            if isinstance(prepared.plan, Plan):
+                from kernels.triton.paged_attention import attend  # imports Triton
+
+                return attend(q, cache, prepared.block_tables, prepared.plan, scale=scale)
+            from kernels.triton.cascade import cascade
+
+            return cascade(q, cache, prepared.plan, scale=scale)

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from kernels.reference import flash_attention as definition
-from kernels.triton import flash_attention as flash
+from kernels.triton import attention_walk
+from kernels.triton.flash_attention import flash_attention
 from kernels.triton.flash_tiles import Tiles
 from kernels.triton.interpreter import faithful, interpreting
 from kernels.triton.interpreter.values import as_array
@@ -21,7 +22,7 @@ from kernels.triton.tiled_attention import tiled_attention
 from kernels.triton.traffic import Moved, counting
 from kernels.triton.visits import Visit, visiting
 
-RUNGS = {"naive": naive_attention, "tiled": tiled_attention, "flash": flash.flash_attention}
+RUNGS = {"naive": naive_attention, "tiled": tiled_attention, "flash": flash_attention}
 SMALL = Tiles(32, 16, 4, 1)
 """Tiles of 32 rows (16 queries of a group of two heads) and blocks of 16 keys: a picture of 96 tokens has 6 × 6."""
 
@@ -114,16 +115,16 @@ def rung_steps(inputs: Inputs) -> list[Step]:
     """What each block of keys did to the last query's row in `flash`. Nothing where kernels are compiled."""
     if not interpreting():
         return []
-    own, found = flash.online_step, []
+    own, found = attention_walk.online_step, []
 
     def watched(m_i: Any, s: Any, to_log2: Any, masked: Any) -> Any:
         after, weights, factor = own(m_i, s, to_log2, masked)
         found.append(Step(*(float(as_array(one)[-1]) for one in (m_i, after, factor))))
         return after, weights, factor
 
-    flash.online_step = watched
+    attention_walk.online_step = watched
     try:
         rung("flash", inputs)
     finally:
-        flash.online_step = own
+        attention_walk.online_step = own
     return found[: -(-inputs.k.shape[0] // SMALL.block_n)]  # the last tile comes first

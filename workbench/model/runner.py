@@ -202,6 +202,7 @@ class ModelRunner:
                 self.cache.token_bytes,
                 starts=torch.tensor(query_start, dtype=torch.int32).to(device),
                 lengths=(starts + counts).to(device, torch.int32),
+                host_tables=[request.block_table for request, _, _ in items],
             ),
             sampled_rows=torch.tensor(rows, dtype=torch.int64).to(device),
         )

@@ -21,6 +21,7 @@ VARIANT = Variant(
     kernel=SimpleNamespace(fn=_product),
     signature={"x_ptr": "*bf16", "out_ptr": "*bf16"},
     wants=("mma", "wgmma", "tma", "ldg.128", "stg.128"),
+    most_registers=168,
 )
 SOUND = Made(
     registers=168,
@@ -43,7 +44,7 @@ def test_a_sound_kernel_has_no_fault():
         ({"local_bytes": 80}, "spills: 80 bytes"),
         ({"local_accesses": 3}, "3 instructions"),
         ({"shared": 227 * 1024 + 1}, "shared memory: 232449 bytes a block, sm_90 has 232448"),
-        ({"registers": 255, "warps": 16}, "255 registers × 16 warps"),
+        ({"registers": 169}, "169 registers a thread, and it may have 168"),
         ({"tensor_columns": 32}, "tensor memory: 32"),
         ({"matrix": {"HMMA": 64}}, "wants wgmma, and the code has HMMA, UTMALDG"),
         ({"copies": {"LDGSTS": 2}}, "wants tma"),
@@ -54,6 +55,12 @@ def test_a_sound_kernel_has_no_fault():
 def test_each_fault_is_found(changed, said):
     (fault,) = rules.broken(VARIANT, "sm_90", dataclasses.replace(SOUND, **changed), None)
     assert said in fault
+
+
+def test_more_registers_than_an_sm_has():
+    unlimited = dataclasses.replace(VARIANT, most_registers=None)
+    (fault,) = rules.broken(unlimited, "sm_90", dataclasses.replace(SOUND, registers=255, warps=16), None)
+    assert "255 registers × 16 warps" in fault
 
 
 def test_no_matrix_instruction_at_all_is_two_wants_unmet():

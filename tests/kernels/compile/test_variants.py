@@ -40,6 +40,7 @@ def test_types_stand_in_the_kernels_order_and_every_pointer_is_aligned_unless_sa
         ({"constexprs": {"BLOCK": 64, "LANES": 2}}, "LANES"),
         ({"divisible_by_16": ("BLOCK",)}, "no run-time arguments"),
         ({"num_warps": 6}, "num_warps=6"),
+        ({"most_registers": 256}, "most_registers=256"),
         ({"archs": ("sm_75",)}, "sm_75"),
         ({"wants": ("speed",)}, "speed"),
         ({"archs": ("sm_80",), "wants": ("tma",)}, "wants tma, which no chip"),

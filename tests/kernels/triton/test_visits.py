@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from kernels.reference import flash_attention as definition
-from kernels.triton import flash_attention as flash
+from kernels.triton import attention_walk
+from kernels.triton.flash_attention import flash_attention
 from kernels.triton.flash_tiles import Tiles
 from kernels.triton.interpreter import interpreting
 from kernels.triton.interpreter.values import as_array, as_scalar, as_tensor
@@ -23,7 +24,7 @@ def watch(queries: int, keys: int, window: int | None, causal: bool = True) -> l
     q, k, v = drawn(queries, 2, 16), drawn(keys, 1, 16, seed=1), drawn(keys, 1, 16, seed=2)
     cu_q, cu_k = (torch.tensor([0, n], dtype=torch.int32) for n in (queries, keys))
     with visiting() as visits:
-        out, _ = flash.flash_attention(q, k, v, cu_q, cu_k, scale=0.25, causal=causal, window=window, config=TILES)
+        out, _ = flash_attention(q, k, v, cu_q, cu_k, scale=0.25, causal=causal, window=window, config=TILES)
     right, _ = definition(q, k, v, cu_q, cu_k, scale=0.25, causal=causal, window=window)
     torch.testing.assert_close(out, right, atol=1e-5, rtol=1e-5)
     return visits
@@ -54,10 +55,10 @@ def test_without_causality_only_the_tail_is_masked() -> None:
 
 
 def test_nothing_is_watched_afterwards() -> None:
-    walk = flash._walk
+    walk = attention_walk.walk
     with visiting() as visits:
-        assert flash._walk is not walk
-    assert flash._walk is walk and visits == []
+        assert attention_walk.walk is not walk
+    assert attention_walk.walk is walk and visits == []
 
 
 def test_values_go_there_and_back() -> None:

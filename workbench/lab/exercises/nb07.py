@@ -43,7 +43,7 @@ def key_blocks(first: int, last: int, block: int, window: int | None) -> tuple[r
 
 
 def _as_step(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """For `flash_attention.online_step`, interpreted: every row of a tile asks the function. A compiled kernel
+    """For `attention_walk.online_step`, interpreted: every row of a tile asks the function. A compiled kernel
     keeps its own: it cannot call Python."""
     import numpy as np
 
@@ -63,7 +63,7 @@ def _as_step(function: Callable[..., Any], original: Callable[..., Any]) -> Call
 
 
 def _as_bounds(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """For `flash_attention.bounds`, interpreted: the function chooses the blocks of every causal tile."""
+    """For `attention_walk.bounds`, interpreted: the function chooses the blocks of every causal tile."""
     from kernels.triton.interpreter import interpreting
     from kernels.triton.interpreter.values import as_array, as_scalar
 
@@ -125,7 +125,7 @@ EXERCISES = (
             Mutant("upside down", "2.0 ** (highest - shift)", "2.0 ** min(shift - highest, 99)"),
             Mutant("nothing subtracted", "2.0 ** (score - shift)", "2.0**score"),
         ),
-        swap=Swap("kernels.triton.flash_attention", "", "online_step", _as_step),
+        swap=Swap("kernels.triton.attention_walk", "", "online_step", _as_step),
     ),
     Exercise(
         notebook="07",
@@ -165,6 +165,6 @@ EXERCISES = (
             Mutant("never whole", "(first + 1) // block", "first // block"),
             Mutant("before the first key", "max(0, p - window + 1)", "p - window + 1"),
         ),
-        swap=Swap("kernels.triton.flash_attention", "", "bounds", _as_bounds),
+        swap=Swap("kernels.triton.attention_walk", "", "bounds", _as_bounds),
     ),
 )

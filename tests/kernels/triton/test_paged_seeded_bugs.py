@@ -1,0 +1,161 @@
+"""Bugs put into paged attention on purpose: each must be caught by the test of the promise that it breaks."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from kernels.triton import attention_walk, cascade, merge_splits, paged_attention, paged_call, paged_plan
+from kernels.triton.interpreter import OutOfBounds, interpreting
+from tests.kernels.triton import paged_cases, test_cascade, test_paged_contract
+from tests.kernels.triton.paged_cases import Paged
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("no_clean_memory"),
+    pytest.mark.skipif(not interpreting(), reason="compiled kernels do not see names that change"),
+]
+
+USERS = (
+    attention_walk, cascade, merge_splits, paged_attention, paged_call, paged_plan,
+    paged_cases, test_cascade, test_paged_contract,
+)  # fmt: skip
+"""Who calls what a bug may replace."""
+
+
+def mixed(device: str) -> None:
+    """Decodes with one and two queries beside a chunk, in pages of 17, split and whole."""
+    case = Paged([(1, 200), (2, 70), (1, 0), (1, 64), (20, 33)], 16, 3, page=17, device=device)
+    for splits in test_paged_contract.WAYS:
+        case.check(*case.run(splits))
+
+
+def tail(device: str) -> None:
+    """Most of a page is nobody's, and so is all of page 0, if it is not this one."""
+    case = Paged([(1, 20)], 16, page=64, device=device)
+    case.check(*case.run())
+
+
+def windowed(device: str) -> None:
+    """The window begins inside a split: keys that a fixed split holds are in one split more than there are."""
+    case = Paged([(1, 200)], 16, window=64, device=device)
+    case.check(*case.run("fixed"))
+
+
+def unseen(device: str) -> None:
+    test_paged_contract.test_a_split_that_one_row_of_a_tile_does_not_see(device)
+
+
+def nothing(device: str) -> None:
+    test_paged_contract.test_no_keys(False, device)
+
+
+def sinks(device: str) -> None:
+    test_paged_contract.test_a_sink_counts_once_however_many_splits(device)
+
+
+def far(device: str) -> None:
+    test_paged_contract.test_page_numbers_do_not_wrap_at_32_bits(1, torch.int32)
+
+
+def shared(device: str) -> None:
+    test_cascade.test_it_equals_attention_of_each_by_itself(None, torch.float32, device)
+
+
+CAUGHT = (AssertionError, OutOfBounds, pytest.fail.Exception)
+"""A wrong number, or an address that the checker refuses; not a bug that does not even run."""
+
+
+class Bug(NamedTuple):
+    module: ModuleType
+    true: str
+    false: str
+    caught_by: Callable[[str], None]
+
+
+BUGS = {
+    "a page of 17 is read as one of 16": Bug(attention_walk, "(columns % PAGE)", "(columns % 16)", mixed),
+    "addresses in 32 bits": Bug(
+        attention_walk, "pages.to(tl.int64) * stride_page", "(pages * stride_page).to(tl.int64)", far
+    ),
+    "a row that has seen nothing": Bug(
+        attention_walk, 'shift = tl.where(m_new == float("-inf"), 0.0, m_new)', "shift = m_new", unseen
+    ),
+    "values past the end are read": Bug(
+        attention_walk,
+        "values = load_tokens(v, at, inside, HEAD_DIM, PADDED, MASKED)",
+        "values = load_tokens(v, at, inside, HEAD_DIM, PADDED, False)",
+        tail,
+    ),
+    "a sink in every split": Bug(paged_attention, "real & (split == 0)", "real", sinks),
+    "a split goes on into the next": Bug(
+        paged_attention, "highest = tl.minimum(highest, origin + (split + 1) * size)", "pass", mixed
+    ),
+    "partial results to base e": Bug(
+        paged_attention, "    else:\n        log2_sum *=", "    if True:\n        log2_sum *=", mixed
+    ),
+    "partial results in a neighbour's place": Bug(
+        paged_attention, "q_begin = sequence * width", "q_begin = sequence", mixed
+    ),
+    "chunks decode too": Bug(
+        paged_attention, "if (q_len > width) | (first_row", "if (q_len < 0) | (first_row", mixed
+    ),
+    "splits weigh the same": Bug(merge_splits, "weight = tl.exp2(log2_sum - shift)", "weight = 1.0", mixed),
+    "merging nothing": Bug(
+        merge_splits, 'shift = tl.where(m_new == float("-inf"), 0.0, m_new)', "shift = m_new", nothing
+    ),
+    "the last, short split is lost": Bug(
+        merge_splits, "tl.cdiv(k_len - origin, size), 1)", "(k_len - origin) // size, 1)", mixed
+    ),
+    "a split too few within a window": Bug(
+        paged_plan, "min(bounds.length, seen + split_size - 1)", "min(bounds.length, seen)", windowed
+    ),
+    "a shared head is causal": Bug(cascade, "causal=False, softcap", "softcap", shared),
+    "a shared head counts sinks": Bug(cascade, "causal=False, softcap", "causal=False, sinks=sinks, softcap", shared),
+    "a shared head counts twice": Bug(cascade, "n - skip * block_size for n, skip", "n for n, skip", shared),
+    "what follows a head begins with it": Bug(
+        cascade, "torch.tensor(skipped, device=device)[:, None]", "0 * torch.tensor(skipped)[:, None]", shared
+    ),
+}  # fmt: skip
+
+
+def plant(bug: Bug, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiles the module with its one line changed; whoever uses one of its functions uses that of the changed one."""
+    text = Path(str(bug.module.__file__)).read_text(encoding="utf-8")
+    assert text.count(bug.true) == 1, "the line has changed; so must the bug"
+    path = folder / "planted.py"
+    path.write_text(text.replace(bug.true, bug.false), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("planted", path)
+    assert spec is not None and spec.loader is not None
+    planted = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(planted)
+    own = dict(vars(bug.module))
+    for user in USERS:
+        for name, function in list(vars(user).items()):
+            if function is own.get(name) and callable(function) and not isinstance(function, type):
+                monkeypatch.setattr(user, name, vars(planted).get(name, function))
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_it_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    bug = BUGS[name]
+    plant(bug, tmp_path, monkeypatch)
+    found: BaseException | None = None
+    try:
+        bug.caught_by(device)
+    except (Exception, pytest.fail.Exception) as error:
+        found = error
+    while found is not None and not isinstance(found, CAUGHT):
+        found = found.__cause__
+    assert found is not None, "the check passes"
+
+
+@pytest.mark.parametrize("check", [mixed, tail, windowed])
+def test_without_a_bug_the_checks_pass(check: Callable[[str], None], device: str) -> None:
+    check(device)
