@@ -17,8 +17,8 @@ from workbench.model.layer_weights import Weights
 from workbench.model.quantize import SCHEMES, quantize
 from workbench.model.threads import one_thread
 from workbench.model.weights import load_weights
-from workbench.model.weights.quantized import quantized_names
 from workbench.model.weights.fingerprint import weights_fingerprint
+from workbench.model.weights.quantized import quantized_names
 
 
 class Checkpoint(NamedTuple):

@@ -81,7 +81,7 @@ def recipes() -> dict[str, object]:
 
     common = {"ignore": ["lm_head"]}
     return {
-        "compressed-gptq": GPTQModifier(config_groups=groups(symmetric=True, actorder="group"), **common),
+        "compressed-gptq": GPTQModifier(config_groups=groups(symmetric=True, actorder="weight"), **common),
         "compressed-awq": AWQModifier(config_groups=groups(symmetric=False), duo_scaling=True, **common),
     }
 
