@@ -4,8 +4,8 @@ public tools compute of it. Made with::
     python -m venv made && made/bin/pip install llmcompressor==0.14.0.1   # brings auto-round 0.15.1
     made/bin/python tests/data/make_quantized_checkpoints.py tests/data/quantized_checkpoints
 
-auto-round 0.15.1 writes the formats of GPTQ and AWQ (weights rounded to nearest) and computes with them in its own
-torch layers; llm-compressor 0.14.0.1 runs GPTQ and AWQ and writes compressed-tensors, which transformers computes with
+auto-round 0.15.1 writes the formats of GPTQ and AWQ (weights rounded to nearest) and has layers in torch that multiply
+with them; llm-compressor 0.14.0.1 runs GPTQ and AWQ and writes compressed-tensors, which transformers computes with
 by compressed-tensors 0.19.0.
 """
 
@@ -68,12 +68,8 @@ def with_llm_compressor(source: Path, out: Path, recipe: object) -> None:
 
 def recipes() -> dict[str, object]:
     from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
-    from llmcompressor.modifiers.quantization import GPTQModifier
-
-    try:
-        from llmcompressor.modifiers.transform.awq import AWQModifier
-    except ImportError:
-        from llmcompressor.modifiers.awq import AWQModifier
+    from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
+    from llmcompressor.modifiers.transform.awq import AWQModifier
 
     def groups(**options: object) -> dict[str, object]:
         weights = QuantizationArgs(num_bits=4, strategy="group", group_size=GROUP, **options)
@@ -82,17 +78,48 @@ def recipes() -> dict[str, object]:
     common = {"ignore": ["lm_head"]}
     return {
         "compressed-gptq": GPTQModifier(config_groups=groups(symmetric=True, actorder="weight"), **common),
-        "compressed-awq": AWQModifier(config_groups=groups(symmetric=False), duo_scaling=True, **common),
+        "compressed-awq": [AWQModifier(), QuantizationModifier(config_groups=groups(symmetric=False), **common)],
     }
 
 
+def by_auto_round(folder: Path) -> dict[str, torch.Tensor]:
+    """Weights as auto-round's own torch layers multiply with them; AWQ's unpacking is AutoAWQ's."""
+    from auto_round.export.export_to_awq.utils import dequantize_gemm
+    from auto_round_extension.torch.qlinear_torch_zp import QuantLinear
+
+    held = load_file(folder / "model.safetensors")
+    found = {name: t for name, t in held.items() if name.endswith("weight") and "qweight" not in name}
+    for name, qweight in held.items():
+        stem, _, end = name.rpartition(".")
+        if end != "qweight":
+            continue
+        qzeros, scales = held[f"{stem}.qzeros"], held[f"{stem}.scales"]
+        if json.loads((folder / "config.json").read_text())["quantization_config"]["quant_method"] == "awq":
+            found[f"{stem}.weight"] = dequantize_gemm(qweight, qzeros, scales.float(), 4, GROUP).T
+            continue
+        inputs = len(qweight) * 8
+        layer = QuantLinear(4, GROUP, inputs, qweight.shape[1], bias=False)
+        layer.qweight, layer.qzeros, layer.scales = qweight, qzeros, scales.float()
+        found[f"{stem}.weight"] = layer(torch.eye(inputs)).T
+    return found
+
+
 @torch.inference_mode()
-def logits(folder: Path, **options: object) -> torch.Tensor:
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).eval()
-    return model(torch.tensor([IDS])).logits[0].float().contiguous()
+def logits(source: Path, folder: Path) -> torch.Tensor:
+    method = json.loads((folder / "config.json").read_text())["quantization_config"]["quant_method"]
+    if method == "compressed-tensors":
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    else:
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+        weights = by_auto_round(folder)
+        missing, unexpected = model.load_state_dict(weights, strict=False)
+        assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
+    return model.eval()(torch.tensor([IDS])).logits[0].float().contiguous()
 
 
 def main(target: Path) -> None:
+    if not torch.cuda.is_available():  # its AWQ pins memory even where no GPU is; pinned or not, numbers are the same
+        torch.Tensor.pin_memory = lambda self, *_: self
     target.mkdir(parents=True, exist_ok=True)
     told: dict[str, object] = {
         name: version(name) for name in ("torch", "transformers", "auto-round", "llmcompressor", "compressed-tensors")
@@ -101,15 +128,15 @@ def main(target: Path) -> None:
         source = Path(scratch) / "floats"
         floats(source)
         made = {}
+        for name, recipe in recipes().items():
+            with_llm_compressor(source, Path(scratch) / name, recipe)
+            made[name] = Path(scratch) / name
         for name, format, symmetric in (
             ("gptq-symmetric", "auto_gptq", True), ("gptq", "auto_gptq", False), ("awq", "auto_awq", False),
         ):  # fmt: skip
             with_auto_round(source, Path(scratch) / name, format, symmetric)
             made[name] = next((Path(scratch) / name).rglob("config.json")).parent
-        for name, recipe in recipes().items():
-            with_llm_compressor(source, Path(scratch) / name, recipe)
-            made[name] = Path(scratch) / name
-        found = {name: logits(folder) for name, folder in made.items()}
+        found = {name: logits(source, folder) for name, folder in made.items()}
         sums = {}
         for name, folder in made.items():
             (target / name).mkdir(exist_ok=True)
@@ -117,8 +144,6 @@ def main(target: Path) -> None:
                 shutil.copy(folder / file, target / name / file)
                 sums[f"{name}/{file}"] = hashlib.sha256((folder / file).read_bytes()).hexdigest()
         save_file(found, target / "logits.safetensors")
-        exact = load_file(source / "model.safetensors")
-        print({name: float(t.float().std()) for name, t in exact.items()})
     told |= {"ids": IDS, "sha256": sums}
     (target / "about.json").write_text(json.dumps(told, indent=1) + "\n")
 
