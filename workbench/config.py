@@ -160,9 +160,10 @@ class EngineConfig:
         "auto",
         "weight format to compute in; auto = what the checkpoint says, else none; fast = the fastest that "
         "is measured to lose next to nothing (CPU only so far, as are the others)",
-        choices=("auto", "none", "fast", "w8a16", "w4a16", "w8a8-int8", "w4a8", "gguf"),
-        unbuilt=("fp8", "mxfp4", "nvfp4", "gptq", "awq", "compressed-tensors"),
-    )
+        choices=("auto", "none", "fast", "w8a16", "w4a16", "w4a16-g64", "w8a8-int8", "w4a8", "gguf", "gptq", "awq",
+                 "compressed-tensors"),
+        unbuilt=("fp8", "mxfp4", "nvfp4"),
+    )  # fmt: skip
     kv_cache_dtype: str = _option(
         "auto",
         "dtype of the KV cache; auto = that of activations",

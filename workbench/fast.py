@@ -33,7 +33,7 @@ from workbench.model.cost import StepCost
 from workbench.model.decoder import heads_of
 from workbench.model.divergence import kl_divergence
 from workbench.model.kv_cache import KVCache
-from workbench.model.quantize import SCHEMES, require_scheme
+from workbench.model.quantize import FROM_FLOATS, SCHEMES, refusal, require_scheme
 from workbench.model.runner import ModelRunner
 from workbench.model.store import home
 from workbench.plan import Scheduled, StepPlan
@@ -67,12 +67,23 @@ def load_model(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> LoadedMod
     config = checkpoint.config
     wanted, why = config.quantization, "asked for"
     if wanted == "auto":
-        wanted, why = "none", "no other format was asked for"
+        wanted, why = _own(checkpoint)
     if wanted != "none":
-        require_scheme(wanted, checkpoint.is_gguf, config.dtype, checkpoint.device)
+        require_scheme(wanted, checkpoint.stored, config.dtype, checkpoint.device)
     if wanted == "fast":
         wanted, why = _fastest(checkpoint, tokenizer)
     return load_scheme(checkpoint, wanted, why)
+
+
+def _own(checkpoint: Checkpoint) -> tuple[str, str]:
+    """What ``auto`` is: a quantized checkpoint's own numbers where kernels compute with them, else floats. GGUF files
+    too are floats unless asked for: their blocks are how the course's exact model is stored."""
+    stored = checkpoint.stored
+    if stored is None or stored == "gguf":
+        return "none", "no other format was asked for"
+    if reason := refusal(checkpoint.config.dtype, checkpoint.device):
+        return "none", f"the checkpoint is {stored}, and as floats computed with: quantization={stored!r} {reason}"
+    return stored, "the checkpoint is"
 
 
 def kv_dtype(config: EngineConfig, scheme: str, activations: torch.dtype) -> torch.dtype:
@@ -112,7 +123,7 @@ def _try_all(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> list[Tried]
     reference: np.ndarray | None = None
     tried = []
     for scheme in ("none", *SCHEMES):
-        if scheme == "gguf" and not checkpoint.is_gguf:
+        if scheme not in ("none", *FROM_FLOATS, checkpoint.stored):
             continue
         loaded = load_scheme(checkpoint, scheme, "tried")
         runner = _runner(loaded, len(text), kv_dtype(checkpoint.config, scheme, torch.float32))

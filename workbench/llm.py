@@ -45,7 +45,7 @@ from workbench.sizing import (
     resolve_num_kv_blocks,
 )
 from workbench.text.stream import TextStream
-from workbench.text.tokenizer import Tokenizer
+from workbench.text.tokenizer import Tokenizer, tokenizer_beside
 
 LOADED_BY = ("model", "tokenizer", "load_format", "device", "dtype", "quantization")
 """The options that say which weights are loaded, and how (dummy weights come from the seed too)."""
@@ -348,10 +348,7 @@ def model_source(config: EngineConfig) -> Path | str:
 def _tokenizer(config: EngineConfig, source: Path | str) -> Tokenizer | None:
     if config.tokenizer is not None:
         return Tokenizer.from_source(store.locate(config.tokenizer))
-    files = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
-    if isinstance(source, Path) and (source.is_file() or any((source / name).exists() for name in files)):
-        return Tokenizer.from_source(source)
-    return None
+    return tokenizer_beside(source) if isinstance(source, Path) else None
 
 
 def _require_same(config: EngineConfig, loaded_by: dict[str, Any]) -> None:

@@ -12,8 +12,8 @@
 //   4 bits: 32 bytes two pairs of k; 16-bit word i is A | B << 4 | next A << 8 | next B << 12, each at number i
 //
 // Beside them, for each panel and group of numbers along `in`: sixteen scales (halves), then sixteen offsets if there are
-// any. Instead of stored offsets all may be −8 scales (numbers that were shifted to be positive). Or one float scale an
-// output, for the whole row.
+// any. Instead of stored offsets there may be stored zero points, each for an offset of −zero · scale, or all may be −8
+// scales (numbers that were shifted to be positive). Or one float scale an output, for the whole row.
 #pragma once
 
 #include "vector.h"
@@ -24,7 +24,7 @@ constexpr int BLOCK = 32;
 constexpr int AHEAD = 1024;  // bytes that are asked for before they are needed
 constexpr int OUTPUTS = 16;
 
-enum Offsets { NONE, STORED, MINUS_EIGHT };
+enum Offsets { NONE, STORED, MINUS_EIGHT, ZEROS };
 
 struct Weight {
     int format, out, in;
@@ -41,7 +41,7 @@ struct Weight {
     }
     const char* panel(int p) const { return data + p * panel_bytes(); }
     const half* group_scales(int p, int block) const {
-        const int shift = group_blocks - 1, step = offsets == STORED ? 2 * OUTPUTS : OUTPUTS;
+        const int shift = group_blocks - 1, step = offsets == STORED || offsets == ZEROS ? 2 * OUTPUTS : OUTPUTS;
         return (const half*)scales + (int64_t(p) * (blocks() >> shift) + (block >> shift)) * step;
     }
     float row_scale(int n) const { return group_blocks ? 1.0f : ((const float*)scales)[n]; }

@@ -56,7 +56,9 @@ void embed_whole(const Weight& w, int64_t token, float* out) {
         }
         const half* scales = w.group_scales(panel, block);
         const float scale = to_float(scales[n]);
-        const float offset = w.offsets == STORED ? to_float(scales[OUTPUTS + n]) : w.offsets == NONE ? 0.0f : -8.0f * scale;
+        const bool stored = w.offsets == STORED || w.offsets == ZEROS;
+        float offset = stored ? to_float(scales[OUTPUTS + n]) : w.offsets == NONE ? 0.0f : -8.0f * scale;
+        if (w.offsets == ZEROS) offset = -offset * scale;
         out[k] = number * scale + offset;
     }
 }

@@ -118,8 +118,10 @@ inline void tile(const Weight& weight, int panel, const char* w, int64_t w_step,
         const v8 scale = load(at), scale2 = load(at + 8);
         for (int m = 0; m < M; m++) sums.a[m] += floats(p[m]) * scale, sums.b[m] += floats(q[m]) * scale2;
         if (weight.offsets == NONE) continue;
-        const bool stored = weight.offsets == STORED;
-        const v8 offset = stored ? load(at + 16) : scale * all(-8.0f), offset2 = stored ? load(at + 24) : scale2 * all(-8.0f);
+        v8 offset = all(-8.0f), offset2 = offset;
+        if (weight.offsets != MINUS_EIGHT) offset = load(at + 16), offset2 = load(at + 24);
+        if (weight.offsets == ZEROS) offset = -offset, offset2 = -offset2;
+        if (weight.offsets != STORED) offset *= scale, offset2 *= scale2;
         for (int m = 0; m < M; m++) {
             const v8 one = all(sums_of_x[m]);
             sums.a[m] += one * offset, sums.b[m] += one * offset2;

@@ -12,7 +12,7 @@ from kernels.reference.weights import BLOCK, FLOATS, Weight, numbers
 
 OUTPUTS = 16
 """Outputs of a panel."""
-_OFFSETS = {"none": 0, "stored": 1, "minus eight": 2}
+_OFFSETS = {"none": 0, "stored": 1, "minus eight": 2, "zeros": 3}
 CHUNK = 32 << 20
 """Bytes of memory that matrices share."""
 _lock = threading.Lock()
@@ -61,6 +61,9 @@ def in_panels(weight: Weight | Panels) -> Panels:
     q = F.pad(q.reshape(out, into), (0, -into % BLOCK, 0, -out % OUTPUTS)) + (8 if shifted else 0)
     bits = 8 if weight.format in ("int8", "q8_0") else 4
     kind = "stored" if offset is not None else "minus eight" if shifted else "none"
+    if weight.format == "uint4":
+        assert weight.scales is not None
+        kind, offset = "zeros", weight.scales[..., 1].float()  # the product with the scale needs more than 16 bits
     group_blocks = 0 if weight.format == "int8" else q.shape[1] // scale.shape[1] // BLOCK
     scales = scale[:, 0] if weight.format == "int8" else _scales(scale, offset)
     data = _placed(_data(q, bits))

@@ -6,6 +6,8 @@ The whole-number formats hold a row in groups of numbers q that stand for ``q ·
 ``int8``   ``data`` int8 ``[out, in]``, filled up with zeros to a multiple of 32; ``scales`` float32 ``[out]``
 ``int4``   ``data`` uint8 ``[out, in / 2]``, 16 bytes for 32 numbers, low halves first; ``scales`` float16
            ``[out, in / group, 2]``: scale and offset of each group of 32 or 64
+``uint4``  ``data`` like ``int4``; ``scales`` float16 ``[out, in / group, 2]``: scale and zero point, a whole number;
+           they stand for ``(q − zero) · scale``, as checkpoints of GPTQ, AWQ and compressed-tensors have it
 ``q8_0``   GGUF's blocks of 32 as they lie in the file, ``data`` uint8 ``[out, in / 32 · 34]``: float16 scale, 32 int8
 ``q4_0``   ``[out, in / 32 · 18]``: float16 scale, 16 bytes of q + 8, low halves first
 ``q4_1``   ``[out, in / 32 · 20]``: float16 scale, float16 offset, 16 bytes of q, low halves first
@@ -24,7 +26,7 @@ BLOCK = 32
 FLOATS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 GGUF_BYTES = {"q8_0": 34, "q4_0": 18, "q4_1": 20}
 """Bytes of a block of 32."""
-FORMATS = (*FLOATS, "int8", "int4", *GGUF_BYTES)
+FORMATS = (*FLOATS, "int8", "int4", "uint4", *GGUF_BYTES)
 INT4_GROUPS = (32, 64)
 
 
@@ -37,7 +39,7 @@ class Weight:
     data: torch.Tensor
     scales: torch.Tensor | None = None
     group: int = 0
-    """Numbers that share a scale (``int4``)."""
+    """Numbers that share a scale (``int4``, ``uint4``)."""
 
     @property
     def num_bytes(self) -> int:
@@ -67,6 +69,17 @@ def float_weight(matrix: torch.Tensor) -> Weight:
 def gguf_weight(data: torch.Tensor, format: str, shape: tuple[int, int]) -> Weight:
     """A matrix as a GGUF file stores it. data: its bytes, uint8 in any shape."""
     return Weight(format, shape, data.reshape(shape[0], shape[1] // BLOCK * GGUF_BYTES[format]))
+
+
+def gguf_blocks(format: str, q: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None = None) -> torch.Tensor:
+    """A file's bytes, uint8 ``[out, bytes of a row]``.
+
+    q ``[out, blocks, 32]``: the numbers as stored, 0 … 15 of 4 bits. scale and offset ``[out, blocks]``.
+    """
+    heads = [part.half()[..., None].contiguous().view(torch.uint8) for part in (scale, offset) if part is not None]
+    stored = q.to(torch.int8).view(torch.uint8)
+    body = stored if format == "q8_0" else stored[..., :16] | stored[..., 16:] << 4
+    return torch.cat((*heads, body), -1).flatten(1)
 
 
 def stack(weights: list[Weight]) -> Weight | None:
@@ -103,16 +116,34 @@ def pack(matrix: torch.Tensor, format: str, group: int = BLOCK) -> Weight:
         raise ValueError(f"{format}: rows of {into} are no whole groups of {group}")
     grouped = matrix.float().reshape(out, into // group, group)
     if format == "q8_0":
-        half = (grouped.abs().amax(-1) / 127).half()
-        q8 = (grouped / _not_zero(half.float())[..., None]).round().clamp_(-127, 127).to(torch.int8)
-        blocks = torch.cat((half[..., None].view(torch.uint8), q8.view(torch.uint8)), -1)
-        return gguf_weight(blocks, format, (out, into))
+        half = (grouped.abs().amax(-1) / 127).half().float()
+        return weight_of_numbers(
+            format, (grouped / _not_zero(half)[..., None]).round().clamp_(-127, 127).flatten(1), half
+        )
     low, high = grouped.amin(-1).clamp_max(0), grouped.amax(-1).clamp_min(0)
     scales = torch.stack(((high - low) / 15, low), -1).half()
     scale, offset = scales.float().unbind(-1)
     q4 = ((grouped - offset[..., None]) / _not_zero(scale)[..., None]).round().clamp_(0, 15).to(torch.uint8)
-    halves = q4.reshape(out, into // BLOCK, 2, 16)
-    return Weight(format, (out, into), (halves[:, :, 0] | halves[:, :, 1] << 4).reshape(out, into // 2), scales, group)
+    return Weight(format, (out, into), _in_halves(q4.reshape(out, into)), scales, group)
+
+
+def weight_of_numbers(
+    format: str, q: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | None = None, group: int = BLOCK
+) -> Weight:
+    """A weight of whole numbers that are given: ``int8``, ``q8_0`` or ``uint4``.
+
+    Args:
+        q: ``[out, in]``, within the format's range.
+        scale: ``[out, in / group]`` that float16 holds; of ``int8`` ``[out, 1]`` float32.
+        zero: of ``uint4``, like ``scale``.
+    """
+    shape = (q.shape[0], q.shape[1])
+    if format == "int8":
+        return Weight(format, shape, F.pad(q.to(torch.int8), (0, -shape[1] % BLOCK)), scale[:, 0].float())
+    if format == "q8_0":
+        return gguf_weight(gguf_blocks(format, q.reshape(shape[0], -1, BLOCK), scale), format, shape)
+    assert format == "uint4" and zero is not None
+    return Weight(format, shape, _in_halves(q.to(torch.uint8)), torch.stack((scale, zero), -1).half(), group)
 
 
 def numbers(weight: Weight) -> Numbers:
@@ -121,11 +152,11 @@ def numbers(weight: Weight) -> Numbers:
     if weight.format == "int8":
         assert weight.scales is not None
         return Numbers(weight.data[:, None, :into].short(), weight.scales[:, None], None)
-    if weight.format == "int4":
+    if weight.format in ("int4", "uint4"):
         assert weight.scales is not None
         q = _halves(weight.data.reshape(out, -1, 16)).reshape(out, into // weight.group, weight.group)
         scale, offset = weight.scales.float().unbind(-1)
-        return Numbers(q, scale, offset)
+        return Numbers(q, scale, offset if weight.format == "int4" else -offset * scale)
     blocks = weight.data.reshape(out, into // BLOCK, GGUF_BYTES[weight.format])
     scale = _half(blocks[..., :2])
     if weight.format == "q8_0":
@@ -150,6 +181,12 @@ def _half(raw: torch.Tensor) -> torch.Tensor:
 
 def _halves(packed: torch.Tensor) -> torch.Tensor:
     return torch.cat((packed & 15, packed >> 4), -1).short()
+
+
+def _in_halves(q: torch.Tensor) -> torch.Tensor:
+    """uint8 ``[out, in]`` of 4 bits → ``[out, in / 2]``: of each 32 the first 16 in low halves, the others in high."""
+    halves = q.reshape(len(q), -1, 2, 16)
+    return (halves[:, :, 0] | halves[:, :, 1] << 4).flatten(1)
 
 
 def _not_zero(scale: torch.Tensor) -> torch.Tensor:

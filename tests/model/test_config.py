@@ -287,7 +287,7 @@ def test_windows_by_layer() -> None:
         ({**MLA, "qk_rope_head_dim": 33}, "qk_rope_head_dim=33 is odd"),
         ({"hidden_act": "gelu"}, "'gelu'"),
         ({"partial_rotary_factor": 0.5}, "0.5"),
-        ({"quantization_config": {"quant_method": "awq"}}, "'awq'"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "'fp8' .*GGUF, compressed-tensors, gptq, awq"),
         ({"head_dim": 63}, "63 is odd"),
     ],
 )

@@ -24,7 +24,7 @@ ROOMS = ("workbench", "kernels", "tests", "notebooks", ".ci")
 
 def test_there_are_commands_of_every_kind():
     kinds = {command.split()[1] for command in COMMANDS}
-    assert kinds == {"generate", "chat", "bench", "simulate", "info", "model", "doctor"}
+    assert kinds == {"generate", "chat", "bench", "simulate", "quantize", "eval", "info", "model", "doctor"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

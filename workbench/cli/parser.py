@@ -8,7 +8,19 @@ import re
 from typing import Any, NoReturn
 
 from workbench import __version__
-from workbench.cli import bench, bench_gpu, bench_peers, bench_steps, info, info_attention, models, simulate, text
+from workbench.cli import (
+    bench,
+    bench_gpu,
+    bench_peers,
+    bench_steps,
+    evaluate,
+    info,
+    info_attention,
+    models,
+    quantize,
+    simulate,
+    text,
+)
 from workbench.cli.options import add_engine_flags, add_sampling_flags
 
 WRONG_USAGE = 2
@@ -82,6 +94,13 @@ def build_parser() -> argparse.ArgumentParser:
 
     one = _command(commands, "simulate", simulate.simulate, "serve on a chip that is not here, on a virtual clock")
     simulate.add_flags(one)
+    add_engine_flags(one)
+
+    one = _command(commands, "quantize", quantize.quantize, "write a model in fewer bits")
+    quantize.add_flags(one)
+
+    one = _command(commands, "eval", evaluate.evaluate, "score a text: perplexity, and how far from another model")
+    evaluate.add_flags(one)
     add_engine_flags(one)
 
     kinds = _group(commands, "model", "the models on this machine")

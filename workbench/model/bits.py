@@ -17,6 +17,7 @@ BITS: dict[str, float] = {
     "fp8_e5m2": 8,
     "int8": 8,
     "int4": 4,
+    "uint4": 4,
     "mxfp4": 4 + 8 / 32,
     "nvfp4": 4 + 8 / 16,
     "q4_0": 18 * 8 / 32,

@@ -42,6 +42,10 @@ class ParameterCount:
         return self.total - self.inactive
 
 
+QUANT_METHODS = ("compressed-tensors", "gptq", "awq")
+"""``quant_method`` of the quantized checkpoints that are read."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
     """The shape of a decoder-only language model."""
@@ -126,8 +130,9 @@ class ModelConfig:
             found.append(f"partial_rotary_factor={self.partial_rotary_factor} (supported: 1.0)")
         if self.hidden_act not in ("silu", "swish"):
             found.append(f"hidden_act {self.hidden_act!r} (supported: silu)")
-        if self.quant_method is not None:
-            found.append(f"weights quantized with {self.quant_method!r} (supported: float weights and GGUF)")
+        if self.quant_method not in (None, *QUANT_METHODS):
+            supported = ", ".join(QUANT_METHODS)
+            found.append(f"weights quantized with {self.quant_method!r} (supported: float weights, GGUF, {supported})")
         if self.rotary_dim % 2:
             name = "qk_rope_head_dim" if self.latent else "head_dim"
             found.append(f"{name}={self.rotary_dim} is odd, so it cannot be rotated in pairs")

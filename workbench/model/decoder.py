@@ -122,17 +122,22 @@ class Decoder:
 
         Looks at no value of the batch unless there are experts, whose tokens are counted.
         """
-        eps = self.config.rms_norm_eps
         prepared = {w: self.attention.prepare(batch.attention, w, self.dtype) for w in self.windows}
         step = Step(batch, self.attention, prepared, self.cos, self.sin, self.maker)
         stream = embed(self.embedding, batch.token_ids)  # what all layers add to
         joins: torch.Tensor | None = None  # the last product, which the next norm adds to the stream
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            hidden = self._joined(stream, joins, layer.attn_norm)
-            attended = layer.attention(hidden, step, layer_cache)
-            hidden = kernels.rms_norm(attended, layer.mlp_norm, eps, stream, maker=self.maker)
-            joins = layer.mlp(hidden, self.maker)
+            joins = self.through(layer, stream, joins, step, layer_cache)
         return self._joined(stream, joins, self.norm)
+
+    def through(
+        self, layer: Layer, stream: torch.Tensor, joins: torch.Tensor | None, step: Step, cache: torch.Tensor
+    ) -> torch.Tensor:
+        """One layer: adds ``joins`` and attention's output to ``stream`` in place and returns what is still to be
+        added, each ``[num_tokens, hidden_size]``. ``cache``: this layer's."""
+        attended = layer.attention(self._joined(stream, joins, layer.attn_norm), step, cache)
+        hidden = kernels.rms_norm(attended, layer.mlp_norm, self.config.rms_norm_eps, stream, maker=self.maker)
+        return layer.mlp(hidden, self.maker)
 
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Scores of the next token, ``[rows, vocab_size]`` float32, of rows of `forward`; in ``out`` if given."""

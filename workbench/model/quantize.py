@@ -13,6 +13,7 @@ import torch
 
 from kernels.reference.weights import BLOCK, Weight, pack
 from workbench.errors import UsageError
+from workbench.model.config import QUANT_METHODS
 from workbench.model.layer_weights import Weights
 from workbench.model.weights.expected import EMBEDDING, HEAD, stays_floats
 
@@ -28,10 +29,17 @@ class Scheme(NamedTuple):
 SCHEMES = {
     "w8a16": Scheme("q8_0", BLOCK, 16, "8-bit weights with a scale for each 32, 16-bit activations"),
     "w4a16": Scheme("int4", BLOCK, 16, "4-bit weights with scale and offset for each 32, 16-bit activations"),
+    "w4a16-g64": Scheme("int4", 64, 16, "4-bit weights with scale and offset for each 64, 16-bit activations"),
     "w8a8-int8": Scheme("int8", 0, 8, "8-bit weights with a scale a row, 8-bit activations"),
     "w4a8": Scheme("int4", BLOCK, 8, "4-bit weights with scale and offset for each 32, 8-bit activations"),
     "gguf": Scheme("", BLOCK, 16, "the GGUF file's own blocks, 16-bit activations"),
+    **{
+        method: Scheme("", 0, 16, f"the {method} checkpoint's own numbers, 16-bit activations")
+        for method in QUANT_METHODS
+    },
 }
+FROM_FLOATS = tuple(name for name, scheme in SCHEMES.items() if scheme.body)
+"""Those that can be made of any weights; the others are what a file holds."""
 
 
 def quantize(weights: Weights, scheme: str) -> dict[str, str]:
@@ -59,16 +67,27 @@ def _packed(name: str, matrix: torch.Tensor, scheme: Scheme) -> Weight:
     return pack(matrix, wanted, scheme.group)
 
 
-def require_scheme(scheme: str, is_gguf: bool, dtype: str, device: torch.device) -> None:
-    """Raises UsageError, with what to do, where a scheme cannot be had."""
+def require_scheme(scheme: str, stored: str | None, dtype: str, device: torch.device) -> None:
+    """Raises UsageError, with what to do, where a scheme cannot be had. stored: the scheme of the file itself."""
+    told = f"quantization={scheme!r}"
+    if reason := refusal(dtype, device):
+        raise UsageError(f"{told} {reason}")
+    if scheme in SCHEMES and scheme not in FROM_FLOATS and scheme != stored:
+        kind = "floats" if stored is None else stored
+        raise UsageError(
+            f"{told} computes with {SCHEMES[scheme].meaning.partition(',')[0]} and the model's weights are {kind}: "
+            "use 'auto', 'w8a16' or 'w4a16'"
+        )
+
+
+def refusal(dtype: str, device: torch.device) -> str | None:
+    """Why no scheme at all can be had, with what to do; None where nothing is in the way."""
     from kernels.cpu.build import cannot_run
 
-    told = f"quantization={scheme!r}"
     if device.type != "cpu":
-        raise UsageError(f"{told} runs on CPUs only so far and the model is on {device}: leave it out")
+        return f"runs on CPUs only so far and the model is on {device}: leave it out"
     if reason := cannot_run():
-        raise UsageError(f"{told} needs the C++ kernels, and they cannot be built: {reason}; use 'none'")
+        return f"needs the C++ kernels, and they cannot be built: {reason}; use 'none'"
     if dtype not in ("auto", "float32"):
-        raise UsageError(f"{told} and dtype={dtype!r} both say how weights are kept: leave one of them out")
-    if scheme == "gguf" and not is_gguf:
-        raise UsageError(f"{told} computes with a GGUF file's own blocks and the model is none: use 'w8a16' or 'w4a16'")
+        return f"and dtype={dtype!r} both say how weights are kept: leave one of them out"
+    return None

@@ -128,6 +128,16 @@ class Tokenizer:
         return self.encode(str(text))
 
 
+def tokenizer_beside(source: Path) -> Tokenizer | None:
+    """The tokenizer of a model's folder or .gguf file; None for one that has none."""
+    files = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+    if source.is_file():
+        there = "tokenizer.ggml.model" in GGUFFile(source).metadata
+    else:
+        there = any((source / name).exists() for name in files)
+    return Tokenizer.from_source(source) if there else None
+
+
 def _check(messages: Sequence[Mapping[str, Any]]) -> None:
     if isinstance(messages, (str, Mapping)) or not messages:
         raise UsageError('messages must be a non-empty list of {"role": …, "content": …}')

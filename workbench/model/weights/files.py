@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,28 +24,47 @@ def has_safetensors(folder: Path) -> bool:
     return folder.is_dir() and ((folder / INDEX).is_file() or any(folder.glob("*.safetensors")))
 
 
-def load_safetensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+def load_safetensors(
+    folder: Path, whole_numbers: Callable[[str], bool] = lambda name: False
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields every tensor of the checkpoint, file by file, on the CPU and in the dtype it is stored in.
 
-    Raises WorkbenchError for a missing or damaged file (named), UsageError for a tensor that is not of floats.
+    ``whole_numbers``: of which tensors by name they may be. Raises WorkbenchError for a missing or damaged file
+    (named), UsageError for another tensor that is not of floats.
     """
     for file, names in _files(Path(folder)):
-        try:
-            with safe_open(str(file), framework="pt") as opened:
-                held = set(opened.keys())
-                absent = [name for name in names or () if name not in held]
-                if absent:
-                    raise WorkbenchError(f"{file} does not hold {absent[0]!r}, which the index places there")
-                for name in names or sorted(held):
-                    tensor = opened.get_tensor(name)
-                    if tensor.dtype not in _FLOATS:
-                        kind = str(tensor.dtype).removeprefix("torch.")
-                        raise UsageError(
-                            f"{file}: {name} is stored as {kind}; this version reads float32, float16 and bfloat16"
-                        )
-                    yield name, tensor
-        except (SafetensorError, OSError) as error:
-            raise WorkbenchError(f"{file} is damaged or not a safetensors file ({error}); fetch it again") from None
+        with _opened(file, names) as (opened, held):
+            for name in held:
+                tensor = opened.get_tensor(name)
+                if tensor.dtype not in _FLOATS and not whole_numbers(name):
+                    kind = str(tensor.dtype).removeprefix("torch.")
+                    raise UsageError(
+                        f"{file}: {name} is stored as {kind}; this version reads float32, float16 and bfloat16"
+                    )
+                yield name, tensor
+
+
+def safetensors_names(folder: Path) -> list[str]:
+    """The names of all tensors of a checkpoint; raises as `load_safetensors` does."""
+    found = []
+    for file, names in _files(Path(folder)):
+        with _opened(file, names) as (_, held):
+            found += held
+    return found
+
+
+@contextmanager
+def _opened(file: Path, names: list[str] | None) -> Iterator[tuple[Any, list[str]]]:
+    """A file and the tensors that are to be read of it."""
+    try:
+        with safe_open(str(file), framework="pt") as opened:
+            held = set(opened.keys())
+            absent = [name for name in names or () if name not in held]
+            if absent:
+                raise WorkbenchError(f"{file} does not hold {absent[0]!r}, which the index places there")
+            yield opened, names or sorted(held)
+    except (SafetensorError, OSError) as error:
+        raise WorkbenchError(f"{file} is damaged or not a safetensors file ({error}); fetch it again") from None
 
 
 def _files(folder: Path) -> list[tuple[Path, list[str] | None]]:

@@ -62,7 +62,8 @@ def load_weights(
 ) -> dict[str, torch.Tensor | Weight]:
     """Every tensor of `expected_tensors`, in ``dtype`` on ``device``, by its Hugging Face name.
 
-    ``packed``: matrices of a .gguf file stay in its own blocks (`workbench.model.gguf.mapping.read_packed`).
+    ``packed``: matrices stay as the file keeps them, where kernels compute with that: those of a .gguf file
+    (`workbench.model.gguf.mapping.read_packed`) and quantized ones (`workbench.model.weights.quantized.as_weight`).
     ``source`` is a folder or a .gguf file and may be None for ``dummy``. Raises WorkbenchError naming the tensors that
     are missing, unexpected or of another shape; UsageError for a model or a format that is not supported.
     """
@@ -74,7 +75,7 @@ def load_weights(
         return dict(dummy_weights(config, seed, dtype, device))
     loaded: dict[str, torch.Tensor | Weight] = {}
     shapes: dict[str, tuple[int, ...]] = {}
-    for name, tensor in _read(Path(str(source)), chosen, packed):
+    for name, tensor in _read(Path(str(source)), chosen, packed, config.quant_method is not None):
         if is_buffer(name) or of_prediction_layer(name, config):
             continue
         shapes[name] = tuple(tensor.shape)
@@ -87,7 +88,11 @@ def load_weights(
     return {name: loaded[name] for name in expected}
 
 
-def _read(source: Path, chosen: str, packed: bool) -> Iterator[tuple[str, torch.Tensor | Weight]]:
+def _read(source: Path, chosen: str, packed: bool, quantized: bool) -> Iterator[tuple[str, torch.Tensor | Weight]]:
+    if chosen == "safetensors" and quantized:
+        from workbench.model.weights.quantized import load_quantized
+
+        return load_quantized(source, packed)
     if chosen == "safetensors":
         return (pair for stored in load_safetensors(source) for pair in one_by_one(*stored))
     from workbench.model.gguf.mapping import iter_tensors
