@@ -1,0 +1,243 @@
+"""4-bit weights by 16-bit activations in Triton; see `kernels.reference.int4_tiles` for what, and how weights lie.
+
+Few rows: all that counts is to read the weights once and to have enough programs for it. So
+
+- the weight is the *first* operand, ``out^T = weight · x^T``: a matrix instruction has 16 or 64 rows and as few as 8
+  columns, and with outputs as its rows a single token wastes little;
+- words become numbers by bits alone. ``0x4300 | q`` are the bits of the bfloat16 128 + q, ``0x6400 | q`` those of the
+  float16 1024 + q (Kim and others, 2022, section 3; FasterTransformer), so a mask, an *or* and one subtraction, which
+  also takes away the zero point, give ``q − zero`` exactly;
+- a scale is multiplied to the sums of its group, in float32, instead of to each weight;
+- the inputs are split among programs (split-K) whose sums a second kernel adds up, always in the same order.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.reference.int4_tiles import TILE_K, TILE_N, WORDS, Int4Tiles
+from kernels.triton.launch import require, strange
+from kernels.triton.matmul import capability, tile_of
+from kernels.triton.variants import ARCHS, Variant
+
+
+@triton.jit
+def _w4a16(
+    x_ptr, words_ptr, params_ptr, bias_ptr, out_ptr, m, n, k, x_row, blocks, blocks_each, group_blocks, padded_n,
+    PRECISION: tl.constexpr, WHOLE_K: tl.constexpr, SHARED: tl.constexpr, SPLIT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, TILE_N: tl.constexpr, WORDS: tl.constexpr,
+):  # fmt: skip
+    """SHARED: of the four products of a block, how many have the same scale. group_blocks: blocks of a group."""
+    m_tile, n_tile = tile_of(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), GROUP)
+    rows = m_tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    outputs = n_tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    first = tl.program_id(1) * blocks_each
+    last = tl.minimum(first + blocks_each, blocks)
+    word = tl.arange(0, WORDS)
+    piece = TILE_N * WORDS
+    at = (outputs // TILE_N).to(tl.int64) * blocks * piece + outputs % TILE_N * WORDS
+    words_ptrs = words_ptr + at[:, None] + word[None, :]
+    x_ptrs = x_ptr + rows.to(tl.int64)[None, :] * x_row + word[:, None]
+    inside = rows[None, :] < m
+    total = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    for block in range(first, last):
+        words = tl.load(words_ptrs + block.to(tl.int64) * piece)
+        for part in tl.static_range(4 // SHARED):
+            if SHARED == 4:
+                group = block // group_blocks
+            else:
+                group = block * (4 // SHARED) + part
+            params = tl.load(params_ptr + group.to(tl.int64) * padded_n + outputs)
+            product = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+            for one in tl.static_range(SHARED):
+                begin = block * (4 * WORDS) + (part * SHARED + one) * WORDS
+                if WHOLE_K:
+                    x = tl.load(x_ptrs + begin, mask=inside, other=0.0)
+                else:
+                    x = tl.load(x_ptrs + begin, mask=inside & (word[:, None] < k - begin), other=0.0)
+                weight = _whole(words >> 4 * (part * SHARED + one), params >> 16, x.dtype)
+                product = tl.dot(weight, x, product, input_precision=PRECISION)
+            scale = (params & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+            total += product * scale[:, None]
+    place = rows.to(tl.int64)[None, :] * n + outputs[:, None]
+    mask = inside & (outputs[:, None] < n)
+    if SPLIT:
+        tl.store(out_ptr + tl.program_id(1).to(tl.int64) * m * n + place, total, mask=mask)
+    else:
+        if bias_ptr is not None:
+            total += tl.load(bias_ptr + outputs, mask=outputs < n, other=0.0).to(tl.float32)[:, None]
+        tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _whole(bits, zero, DTYPE: tl.constexpr):
+    """``q − zero``, exactly: q of the low four bits of ``[outputs, words]``, zero ``[outputs]``."""
+    q = bits & 15
+    if DTYPE == tl.bfloat16:
+        number = (q | 0x4300).to(tl.bfloat16, bitcast=True)
+        return number - (zero + 128).to(tl.bfloat16)[:, None]
+    elif DTYPE == tl.float16:
+        number = (q | 0x6400).to(tl.float16, bitcast=True)
+        return number - (zero + 1024).to(tl.float16)[:, None]
+    else:
+        return q.to(tl.float32) - zero.to(tl.float32)[:, None]
+
+
+@triton.jit
+def _add_splits(partial_ptr, bias_ptr, out_ptr, count, n, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    total = tl.load(partial_ptr + at, mask=inside, other=0.0)
+    for split in tl.static_range(1, SPLITS):
+        total += tl.load(partial_ptr + split * count.to(tl.int64) + at, mask=inside, other=0.0)
+    if bias_ptr is not None:
+        total += tl.load(bias_ptr + at % n, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+class Config(NamedTuple):
+    """The tile of a program, and how it is computed."""
+
+    BLOCK_M: int
+    BLOCK_N: int
+    GROUP: int
+    num_warps: int
+    num_stages: int
+
+
+ADD_BLOCK = 1024
+"""Numbers of a program of the second kernel."""
+MOST_SPLITS = 8
+LEAST_BLOCKS = 4
+"""Of 128 inputs, that a split has at least: less is no work for the loads to run ahead of."""
+SMS = 132
+"""Processors of an H100 or H200; where kernels are interpreted there are none to count."""
+EACH = 2
+"""Programs that a processor shall have, so that one computes while another waits for memory."""
+
+
+def config(m: int, dtype: torch.dtype, capability: int) -> Config:
+    """By rows. Up to 64 they are one tile, so that weights are read and turned into numbers once; with more, tiles are
+    as large as registers allow, which hold the sums of a group beside those of all."""
+    if dtype == torch.float32:
+        return Config(16, 64, 1, 4, 2) if m <= 16 else Config(64, 64, 8, 8, 2)
+    if m <= 64:
+        rows = 16 if m <= 16 else 32 if m <= 32 else 64
+        return Config(rows, 64, 1, 4, 5 if rows < 64 else 4)
+    return Config(128, 128, 8, 8, 3 if capability >= 90 else 2)
+
+
+def splits(m: int, n: int, k: int, chosen: Config, processors: int) -> int:
+    """Among how many programs the inputs of a tile are split, 1 to `MOST_SPLITS`."""
+    tiles = triton.cdiv(m, chosen.BLOCK_M) * triton.cdiv(n, chosen.BLOCK_N)
+    wanted = triton.cdiv(EACH * processors, tiles) if tiles < processors else 1
+    return max(1, min(wanted, MOST_SPLITS, triton.cdiv(k, TILE_K) // LEAST_BLOCKS))
+
+
+def refusal(x: torch.Tensor, weight: Int4Tiles, bias: torch.Tensor | None = None) -> str:
+    """Why these tensors cannot be taken; empty if they can."""
+    if x.dim() != 2 or x.shape[1] != weight.shape[1] or (bias is not None and bias.shape != weight.shape[:1]):
+        shapes = [list(one.shape) for one in (x, bias) if one is not None]
+        return f"x and bias {shapes} do not fit a weight {list(weight.shape)}"
+    if reason := strange(x=x, bias=bias):
+        return reason
+    return "" if x.device == weight.words.device else f"x is on {x.device} and the weight on {weight.words.device}"
+
+
+def w4a16_linear(
+    x: torch.Tensor, weight: Int4Tiles, bias: torch.Tensor | None = None, num_splits: int | None = None
+) -> torch.Tensor:
+    """As `kernels.reference.w4a16_linear`. float32 is multiplied as float32, not as TF32.
+
+    ``num_splits``: programs that share a tile's inputs; None: as many as keep the GPU busy. The same number gives the
+    same bits. Raises ValueError for what it cannot take (`refusal`).
+    """
+    require("w4a16_linear", refusal(x, weight, bias), x, weight.words, bias)
+    (m, k), n = x.shape, weight.shape[0]
+    out = torch.empty((m, n), dtype=x.dtype, device=x.device)
+    if not out.numel():
+        return out
+    if weight.order is not None:
+        x = x.index_select(1, weight.order)
+    chosen = config(m, x.dtype, capability(x.device))
+    wanted = splits(m, n, k, chosen, _processors(x.device)) if num_splits is None else num_splits
+    blocks = weight.words.shape[1]
+    each = triton.cdiv(blocks, max(1, min(wanted, blocks)))
+    count = triton.cdiv(blocks, each)
+    split = count > 1
+    sums = torch.empty((count, m, n), dtype=torch.float32, device=x.device) if split else out
+    grid = (triton.cdiv(m, chosen.BLOCK_M) * triton.cdiv(n, chosen.BLOCK_N), count)
+    _w4a16[grid](
+        x, weight.words, weight.params, None if split else bias, sums, m, n, k, x.stride(0), blocks, each,
+        max(1, weight.group // TILE_K), weight.params.shape[1],
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32", WHOLE_K=k % TILE_K == 0,
+        SHARED=min(4, weight.group // WORDS), SPLIT=split, TILE_N=TILE_N, WORDS=WORDS, **chosen._asdict(),
+    )  # fmt: skip
+    if split:
+        _add_splits[(triton.cdiv(m * n, ADD_BLOCK),)](
+            sums, bias, out, m * n, n, SPLITS=count, BLOCK=ADD_BLOCK, num_warps=4
+        )
+    return out
+
+
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else SMS
+
+
+def variants() -> list[Variant]:
+    """bfloat16 with groups of 128 for few, some and many rows; smaller groups, float16, float32, and the second kernel."""
+    bf16, fp16, fp32 = torch.bfloat16, torch.float16, torch.float32
+    kinds = [("bf16", bf16, rows, 4) for rows in (16, 32, 64, 4096)]
+    kinds += [("bf16", bf16, rows, shared) for rows in (16, 4096) for shared in (1, 2)]
+    kinds += [("fp16", fp16, rows, 4) for rows in (16, 4096)] + [("fp32", fp32, rows, 4) for rows in (16, 4096)]
+    chosen_on: dict[tuple[str, int, int, Config], list[str]] = {}
+    for name, dtype, rows, shared in kinds:
+        for arch in ARCHS:
+            chosen_on.setdefault((name, rows, shared, config(rows, dtype, int(arch[3:]))), []).append(arch)
+    return [_variant(*kind, tuple(archs)) for kind, archs in chosen_on.items()] + [_adding()]
+
+
+def _variant(dtype: str, rows: int, shared: int, chosen: Config, archs: tuple[str, ...]) -> Variant:
+    tile = chosen._asdict()
+    warps, stages = tile.pop("num_warps"), tile.pop("num_stages")
+    wants = ["cp.async", "ldg.128"] + (["mma"] if dtype != "fp32" else [])
+    split = rows == 16
+    if dtype != "fp32":
+        wants += [want for want, arch in (("wgmma", "sm_90"),) if arch in archs]
+    sizes = ("m", "n", "k", "x_row", "blocks", "blocks_each", "group_blocks", "padded_n")
+    known = {"PRECISION": "ieee" if dtype == "fp32" else "tf32", "WHOLE_K": True, "SHARED": shared, "SPLIT": split}
+    if rows == 1 or shared < 4:
+        known["group_blocks"] = 1
+    if split:
+        known["bias_ptr"] = None
+    signature = {"x_ptr": f"*{dtype}", "words_ptr": "*i16", "params_ptr": "*i32", "bias_ptr": f"*{dtype}"}
+    signature |= {"out_ptr": "*fp32" if split else f"*{dtype}", **dict.fromkeys(sizes, "i32")}
+    signature = {name: kind for name, kind in signature.items() if name not in known}
+    divisible = [name for name in signature if name.endswith("_ptr")] + ["n", "k", "x_row", "padded_n"]
+    return Variant(
+        name=f"{dtype}-{rows}-rows-g{32 * shared}-{chosen.BLOCK_M}x{chosen.BLOCK_N}-{stages}-stages",
+        kernel=_w4a16,
+        signature=signature,
+        constexprs={**known, **tile, "TILE_N": TILE_N, "WORDS": WORDS},
+        divisible_by_16=tuple(divisible),
+        num_warps=warps,
+        num_stages=stages,
+        archs=archs,
+        wants=tuple(wants),
+    )
+
+
+def _adding() -> Variant:
+    return Variant(
+        name="add-4-splits",
+        kernel=_add_splits,
+        signature={"partial_ptr": "*fp32", "bias_ptr": "*bf16", "out_ptr": "*bf16", "count": "i32", "n": "i32"},
+        constexprs={"SPLITS": 4, "BLOCK": ADD_BLOCK},
+        divisible_by_16=("partial_ptr", "bias_ptr", "out_ptr", "count", "n"),
+        num_warps=4,
+        wants=("ldg.128",),
+    )
