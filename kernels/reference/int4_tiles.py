@@ -97,7 +97,7 @@ def tiles_of(weight: Weight) -> Int4Tiles:
     assert weight.format == "uint4" and weight.scales is not None
     q = numbers(weight).q.reshape(weight.shape)
     scale, zero = weight.scales.unbind(-1)
-    return int4_tiles(q, scale, zero, weight.group, weight.order)
+    return int4_tiles(q, scale, zero, -1 if scale.shape[1] == 1 else weight.group, weight.order)
 
 
 def dequantize(tiles: Int4Tiles) -> torch.Tensor:
@@ -110,9 +110,7 @@ def dequantize(tiles: Int4Tiles) -> torch.Tensor:
     values = (q - (tiles.params >> 16).T[:out, at]) * scale.T[:out, at]
     if tiles.order is None:
         return values
-    back = torch.empty_like(values)
-    back[:, tiles.order] = values
-    return back
+    return torch.empty_like(values).index_copy_(1, tiles.order, values)
 
 
 def w4a16_linear(x: torch.Tensor, weight: Int4Tiles, bias: torch.Tensor | None = None) -> torch.Tensor:

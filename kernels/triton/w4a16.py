@@ -39,30 +39,33 @@ def _w4a16(
     last = tl.minimum(first + blocks_each, blocks)
     word = tl.arange(0, WORDS)
     piece = TILE_N * WORDS
-    at = (outputs // TILE_N).to(tl.int64) * blocks * piece + outputs % TILE_N * WORDS
+    at = ((outputs // TILE_N).to(tl.int64) * blocks + first) * piece + outputs % TILE_N * WORDS
     words_ptrs = words_ptr + at[:, None] + word[None, :]
-    x_ptrs = x_ptr + rows.to(tl.int64)[None, :] * x_row + word[:, None]
+    x_ptrs = x_ptr + rows.to(tl.int64)[None, :] * x_row + (first * (4 * WORDS) + word)[:, None]
     inside = rows[None, :] < m
     total = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     for block in range(first, last):
-        words = tl.load(words_ptrs + block.to(tl.int64) * piece)
+        words = tl.load(words_ptrs)
         for part in tl.static_range(4 // SHARED):
             if SHARED == 4:
                 group = block // group_blocks
             else:
                 group = block * (4 // SHARED) + part
-            params = tl.load(params_ptr + group.to(tl.int64) * padded_n + outputs)
+            params = tl.load(params_ptr + group * padded_n + outputs)
             product = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
             for one in tl.static_range(SHARED):
-                begin = block * (4 * WORDS) + (part * SHARED + one) * WORDS
+                skip = (part * SHARED + one) * WORDS
                 if WHOLE_K:
-                    x = tl.load(x_ptrs + begin, mask=inside, other=0.0)
+                    x = tl.load(x_ptrs + skip, mask=inside, other=0.0)
                 else:
-                    x = tl.load(x_ptrs + begin, mask=inside & (word[:, None] < k - begin), other=0.0)
+                    left = k - block * (4 * WORDS) - skip
+                    x = tl.load(x_ptrs + skip, mask=inside & (word < left)[:, None], other=0.0)
                 weight = _whole(words >> 4 * (part * SHARED + one), params >> 16, x.dtype)
                 product = tl.dot(weight, x, product, input_precision=PRECISION)
             scale = (params & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
             total += product * scale[:, None]
+        words_ptrs += piece
+        x_ptrs += 4 * WORDS
     place = rows.to(tl.int64)[None, :] * n + outputs[:, None]
     mask = inside & (outputs[:, None] < n)
     if SPLIT:
@@ -77,10 +80,10 @@ def _w4a16(
 def _whole(bits, zero, DTYPE: tl.constexpr):
     """``q − zero``, exactly: q of the low four bits of ``[outputs, words]``, zero ``[outputs]``."""
     q = bits & 15
-    if DTYPE == tl.bfloat16:
+    if tl.bfloat16 == DTYPE:
         number = (q | 0x4300).to(tl.bfloat16, bitcast=True)
         return number - (zero + 128).to(tl.bfloat16)[:, None]
-    elif DTYPE == tl.float16:
+    elif tl.float16 == DTYPE:
         number = (q | 0x6400).to(tl.float16, bitcast=True)
         return number - (zero + 1024).to(tl.float16)[:, None]
     else:
@@ -120,15 +123,16 @@ EACH = 2
 """Programs that a processor shall have, so that one computes while another waits for memory."""
 
 
-def config(m: int, dtype: torch.dtype, capability: int) -> Config:
+def config(m: int, dtype: torch.dtype, group: int, capability: int) -> Config:
     """By rows. Up to 64 they are one tile, so that weights are read and turned into numbers once; with more, tiles are
-    as large as registers allow, which hold the sums of a group beside those of all."""
+    as large as registers allow, which hold the sums of a group beside those of all. Groups smaller than a block take
+    registers for each."""
     if dtype == torch.float32:
-        return Config(16, 64, 1, 4, 2) if m <= 16 else Config(64, 64, 8, 8, 2)
+        return Config(16, 64, 1, 4, 2) if m <= 16 else Config(32, 64, 8, 4, 2)
     if m <= 64:
         rows = 16 if m <= 16 else 32 if m <= 32 else 64
         return Config(rows, 64, 1, 4, 5 if rows < 64 else 4)
-    return Config(128, 128, 8, 8, 3 if capability >= 90 else 2)
+    return Config(128, 128, 8, 8, 3) if capability >= 90 and group >= TILE_K else Config(64, 128, 8, 8, 3)
 
 
 def splits(m: int, n: int, k: int, chosen: Config, processors: int) -> int:
@@ -163,7 +167,7 @@ def w4a16_linear(
         return out
     if weight.order is not None:
         x = x.index_select(1, weight.order)
-    chosen = config(m, x.dtype, capability(x.device))
+    chosen = config(m, x.dtype, weight.group, capability(x.device))
     wanted = splits(m, n, k, chosen, _processors(x.device)) if num_splits is None else num_splits
     blocks = weight.words.shape[1]
     each = triton.cdiv(blocks, max(1, min(wanted, blocks)))
@@ -189,7 +193,7 @@ def _processors(device: torch.device) -> int:
 
 
 def variants() -> list[Variant]:
-    """bfloat16 with groups of 128 for few, some and many rows; smaller groups, float16, float32, and the second kernel."""
+    """bfloat16 with groups of 128 for few, some and many rows; smaller groups, the other types, the second kernel."""
     bf16, fp16, fp32 = torch.bfloat16, torch.float16, torch.float32
     kinds = [("bf16", bf16, rows, 4) for rows in (16, 32, 64, 4096)]
     kinds += [("bf16", bf16, rows, shared) for rows in (16, 4096) for shared in (1, 2)]
@@ -197,7 +201,7 @@ def variants() -> list[Variant]:
     chosen_on: dict[tuple[str, int, int, Config], list[str]] = {}
     for name, dtype, rows, shared in kinds:
         for arch in ARCHS:
-            chosen_on.setdefault((name, rows, shared, config(rows, dtype, int(arch[3:]))), []).append(arch)
+            chosen_on.setdefault((name, rows, shared, config(rows, dtype, 32 * shared, int(arch[3:]))), []).append(arch)
     return [_variant(*kind, tuple(archs)) for kind, archs in chosen_on.items()] + [_adding()]
 
 
@@ -219,7 +223,7 @@ def _variant(dtype: str, rows: int, shared: int, chosen: Config, archs: tuple[st
     signature = {name: kind for name, kind in signature.items() if name not in known}
     divisible = [name for name in signature if name.endswith("_ptr")] + ["n", "k", "x_row", "padded_n"]
     return Variant(
-        name=f"{dtype}-{rows}-rows-g{32 * shared}-{chosen.BLOCK_M}x{chosen.BLOCK_N}-{stages}-stages",
+        name=f"{dtype}-{rows}-rows-g{32 * shared}-{chosen.BLOCK_M}x{chosen.BLOCK_N}",
         kernel=_w4a16,
         signature=signature,
         constexprs={**known, **tile, "TILE_N": TILE_N, "WORDS": WORDS},
