@@ -56,7 +56,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     # One that failed before its report must not be missing from the table.
     rows += [Row(test, "nothing: it failed before its report", "") for test in failed if test not in told]
     lines = [("test", "what it showed", "figures", "")]
-    lines += [(row.test.split("::", 1)[1], *row[1:], "FAILED" if row.test in failed else "") for row in rows]
+    lines += [(row.test.split("::", 1)[-1], *row[1:], "FAILED" if row.test in failed else "") for row in rows]
     widths = [max(len(line[column]) for line in lines) for column in range(4)]
     terminalreporter.section("what was shown")
     for line in lines:

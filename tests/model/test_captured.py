@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -46,18 +47,25 @@ def eager(runner: ModelRunner, plan: StepPlan) -> torch.Tensor:
     return logits.clone()
 
 
+def assert_same(
+    steps: CapturedSteps, runner: ModelRunner, plan: StepPlan, way: Callable[[ModelRunner, StepPlan], torch.Tensor]
+) -> None:
+    """A recorded step gives the logits of an eager ``way`` and writes the same keys and values."""
+    before = runner.cache.storage.clone()
+    expected = way(runner, plan)
+    written = runner.cache.storage.clone()
+    runner.cache.storage.copy_(before)
+    torch.testing.assert_close(steps.run(plan), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(runner.cache.storage, written, atol=1e-6, rtol=1e-6)
+
+
 def test_any_recorder_gives_what_an_eager_step_gives() -> None:
     """Batches of all sizes through three buckets, filled up where they lie between two."""
     runner = opened()
     steps = CapturedSteps(runner.decoder, runner.cache, FakeRecorder(), [1, 2, 5], 64)
     for lengths in ((5,), (9, 1), (3, 17, 8), (4, 4, 30, 1), (2, 3, 5, 7, 11), (6,)):
         plan = decodes(*lengths, seed=len(lengths))
-        before = runner.cache.storage.clone()
-        expected = eager(runner, plan)
-        written = runner.cache.storage.clone()
-        runner.cache.storage.copy_(before)
-        torch.testing.assert_close(steps.run(plan), expected, atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(runner.cache.storage, written, atol=1e-6, rtol=1e-6)
+        assert_same(steps, runner, plan, eager)
         assert len(steps.run(plan)) == len(lengths)
     assert isinstance(steps.recorder, FakeRecorder)
     assert steps.recorder.recordings == 3 and steps.recorder.replays == 12 and list(steps.recorded) == [1, 2, 5]

@@ -16,7 +16,7 @@ from tests.model import fake_cuda
 from tests.model.bare_runner import open_runner
 from tests.model.fake_graphs import FakeCuda, Graph, NotPermitted
 from tests.model.fake_recorder import FixedShapes
-from tests.model.test_captured import decodes, eager
+from tests.model.test_captured import assert_same, decodes, eager
 from workbench.config import EngineConfig
 from workbench.errors import UsageError, WorkbenchError
 from workbench.model import cuda_graphs
@@ -68,12 +68,7 @@ def test_replays_give_what_eager_steps_give_for_every_size_of_a_batch(runner: Mo
     assert list(steps.recorded) == [9, 4, 2, 1], "the largest first"
     for size in range(1, 10):
         plan = decodes(*(3 + 2 * n + size % 3 for n in range(size)), seed=size)
-        before = runner.cache.storage.clone()
-        expected = eager_logits(runner, plan)
-        written = runner.cache.storage.clone()
-        runner.cache.storage.copy_(before)
-        torch.testing.assert_close(steps.run(plan), expected, atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(runner.cache.storage, written, atol=1e-6, rtol=1e-6)
+        assert_same(steps, runner, plan, eager_logits)
     assert [graph.replays for graph in cuda.captured] == [5, 2, 1, 1]
 
 

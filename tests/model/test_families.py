@@ -62,6 +62,19 @@ def largest_gap(llm: LLM, theirs: PreTrainedModel) -> float:
     return max(gaps)
 
 
+def assert_best(theirs: PreTrainedModel, prompts: list[list[int]], answers: list[list[int]]) -> None:
+    """Each answer has `NEW_TOKENS` tokens, each of them the best after those before it, with no tie near."""
+    for given, answer in zip(prompts, answers, strict=True):
+        assert len(answer) == NEW_TOKENS
+        # One pass over the whole answer, position by position.
+        best = logits_of(theirs, given + answer)[len(given) - 1 : -1].topk(2)
+        close = (best.values[:, 0] - best.values[:, 1] < TOLERANCE).sum().item()
+        assert close == 0, f"{close} ties: this seed cannot tell right from wrong"
+        assert answer == best.indices[:, 0].tolist()
+    # An answer that repeats one token would prove little.
+    assert min(len(set(answer)) for answer in answers) > 8
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_logits_equal_transformers(saved: Saved, backend: str) -> None:
     assert largest_gap(open_llm(saved.path, backend), saved.theirs) < TOLERANCE
@@ -75,16 +88,7 @@ def test_greedy_tokens_equal_transformers(saved: Saved, backend: str) -> None:
     llm = open_llm(saved.path, backend, max_num_batched_tokens=19)
     params = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)
     outputs = llm.generate(prompts, params, use_tqdm=False)
-    for given, output in zip(prompts, outputs, strict=True):
-        assert len(output.token_ids) == NEW_TOKENS
-        # One pass over the whole answer: position by position, each token must be the best after those before it.
-        scores = logits_of(saved.theirs, given + output.token_ids)[len(given) - 1 : -1]
-        best = scores.topk(2)
-        close = (best.values[:, 0] - best.values[:, 1] < TOLERANCE).sum().item()
-        assert close == 0, f"{close} ties: this seed cannot tell right from wrong"
-        assert output.token_ids == best.indices[:, 0].tolist()
-    # An answer that repeats one token would prove little.
-    assert min(len(set(output.token_ids)) for output in outputs) > 8
+    assert_best(saved.theirs, prompts, [output.token_ids for output in outputs])
     llm.engine.pool.check()
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import kernels
 from kernels.reference.weights import Weight, unpack
 from tests.model.tiny import make_tiny
 from tests.tiny_llm import GREEDY, open_llm, tokens
@@ -18,7 +19,8 @@ from workbench.errors import UsageError, WorkbenchError
 from workbench.model import store
 from workbench.model.config import ModelConfig
 from workbench.model.decoder import Decoder
-from workbench.model.quantize import SCHEMES, quantize
+from workbench.model.quantize import FROM_FLOATS, quantize
+from workbench.model.runner import ModelRunner
 from workbench.model.weights import dummy_weights, load_weights
 
 PROMPT = list(range(30, 60))
@@ -90,10 +92,30 @@ def test_dummy_weights_run(v3: tuple[Path, Any]) -> None:
     assert llm.runner.logits(PROMPT).std() > 0.1
 
 
-@pytest.mark.parametrize("scheme", [name for name in SCHEMES if name != "gguf"])
-def test_packed_weights_run_and_stay_near(v3: tuple[Path, Any], scheme: str) -> None:
+def routed(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Logits of the prompt, what routers said ``[layers, tokens, experts]`` and which experts they took."""
+    route, seen = kernels.route, []
+
+    def watching(scores: torch.Tensor, *args: Any, **options: Any) -> Any:
+        made = route(scores, *args, **options)
+        seen.append((scores.clone(), made[0].sort(-1).values))
+        return made
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kernels, "route", watching)
+        logits = runner.logits(PROMPT)
+    scores, chosen = zip(*seen, strict=True)
+    return logits, torch.stack(scores), torch.stack(chosen)
+
+
+@pytest.mark.parametrize("scheme", FROM_FLOATS)
+def test_packed_weights_run_and_stay_near(v3: tuple[Path, Any], scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every matrix is packed but routers and what latents are multiplied out with; computing with what was packed is
-    computing with what it stands for, up to rounding of activations."""
+    computing with what it stands for, up to rounding of activations.
+
+    Where two experts are as good as equal to the last router, that rounding may take the other one, and that token's
+    logits are another's: with ``w4a16-g64`` one of thirty does here. So such tokens are counted, and not compared.
+    """
     path = v3[0]
     llm = open_llm(path, quantization=scheme)
     weights: Any = load_weights(llm.model_config, path, "auto", torch.float32)
@@ -101,12 +123,18 @@ def test_packed_weights_run_and_stay_near(v3: tuple[Path, Any], scheme: str) -> 
     weights = {name: unpack(one) if isinstance(one, Weight) else one for name, one in weights.items()}
     same = open_llm(path)
     same.runner.decoder = Decoder(llm.model_config, weights, same.runner.decoder.attention, 256)
-    exact = same.runner.logits(PROMPT)
     formats = llm.quantization.formats
     floats = {name for name, format in formats.items() if format == "float32"}
     assert floats == {name for name in formats if name.endswith(("kv_b_proj.weight", "mlp.gate.weight"))} and floats
-    loss = ((llm.runner.logits(PROMPT) - exact).norm() / exact.norm()).item()
-    assert 0 < loss < (0.002 if "a16" in scheme else 0.4)
+    logits, scores, chosen = routed(llm.runner, monkeypatch)
+    exact, exact_scores, exact_chosen = routed(same.runner, monkeypatch)
+    if "a16" in scheme:
+        off = (chosen != exact_chosen).any(-1)
+        assert not off[:-1].any() and off.sum() <= 1
+        assert ((scores - exact_scores).norm() / exact_scores.norm()).item() < 0.002
+        logits, exact = logits[~off[-1]], exact[~off[-1]]
+    loss = ((logits - exact).norm() / exact.norm()).item()
+    assert 0 < loss < (0.001 if "a16" in scheme else 0.4)
     assert sum(llm.runner.decoder.weight_bytes) < 0.6 * sum(open_llm(path).runner.decoder.weight_bytes)
     assert all(len(answer) == GREEDY.max_tokens for answer in tokens(llm))
 

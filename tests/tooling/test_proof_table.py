@@ -45,3 +45,10 @@ def test_the_table(tmp_path, options):
 
 def test_no_table_where_nothing_was_reported(tmp_path):
     assert "what was shown" not in run(tmp_path, "def test_quiet():\n    pass\n")
+
+
+def test_a_file_that_cannot_be_read_is_in_the_table_too(tmp_path):
+    (tmp_path / "test_broken.py").write_text("import no_such_module\n")
+    out = run(tmp_path, TESTS, "--continue-on-collection-errors").split("what was shown", 1)[1].splitlines()
+    rows = [line.split() for line in out]
+    assert ["test_broken.py", "nothing:", "it", "failed", "before", "its", "report", "FAILED"] in rows
