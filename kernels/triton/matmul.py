@@ -20,24 +20,20 @@ from kernels.triton.variants import ARCHS, Variant
 
 
 @triton.jit
-def tile_of(program, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """Which tile a program computes: row and column. Programs that run at the same time take tiles of GROUP rows of
-    tiles, column by column, so that they share what they read of both operands while it is in the L2 cache."""
-    first = program // (GROUP * tiles_n) * GROUP
-    height = tl.minimum(tiles_m - first, GROUP)
-    within = program % (GROUP * tiles_n)
-    return first + within % height, within // height
-
-
-@triton.jit
 def _matmul(
     a_ptr, b_ptr, bias_ptr, out_ptr, m, n, k, a_row, a_column, b_row, b_column,
     ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, WHOLE_K: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    m_tile, n_tile = tile_of(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), GROUP)
-    rows = m_tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = n_tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    # Programs that run at the same time take tiles of GROUP rows of tiles, column by column, so that they share what
+    # they read of a and b while it is in the L2 cache.
+    tiles_m, tiles_n = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
+    program = tl.program_id(0)
+    first = program // (GROUP * tiles_n) * GROUP
+    height = tl.minimum(tiles_m - first, GROUP)
+    within = program % (GROUP * tiles_n)
+    rows = (first + within % height) * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = within // height * BLOCK_N + tl.arange(0, BLOCK_N)
     depth, step = tl.arange(0, BLOCK_K), tl.full((), BLOCK_K, tl.int64)
     row_inside, column_inside = rows[:, None] < m, columns[None, :] < n
     a_ptrs = a_ptr + rows.to(tl.int64)[:, None] * a_row + depth.to(tl.int64)[None, :] * a_column
@@ -148,7 +144,7 @@ def capability(device: torch.device) -> int:
     """Of the GPU, as in sm_90; where kernels are interpreted, the least."""
     if device.type != "cuda":
         return 80
-    major, minor = torch.cuda.get_devicecapability(device)
+    major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
 
 

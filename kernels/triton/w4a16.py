@@ -13,7 +13,7 @@ Few rows: all that counts is to read the weights once and to have enough program
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -21,20 +21,21 @@ import triton.language as tl
 
 from kernels.reference.int4_tiles import TILE_K, TILE_N, WORDS, Int4Tiles
 from kernels.triton.launch import require, strange
-from kernels.triton.matmul import capability, tile_of
+from kernels.triton.matmul import capability
 from kernels.triton.variants import ARCHS, Variant
 
 
 @triton.jit
 def _w4a16(
     x_ptr, words_ptr, params_ptr, bias_ptr, out_ptr, m, n, k, x_row, blocks, blocks_each, group_blocks, padded_n,
-    PRECISION: tl.constexpr, WHOLE_K: tl.constexpr, SHARED: tl.constexpr, SPLIT: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, TILE_N: tl.constexpr, WORDS: tl.constexpr,
+    WHOLE_K: tl.constexpr, SHARED: tl.constexpr, SPLIT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TILE_N: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
     """SHARED: of the four products of a block, how many have the same scale. group_blocks: blocks of a group."""
-    m_tile, n_tile = tile_of(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), GROUP)
-    rows = m_tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    outputs = n_tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    # Neighbours share a tile of weights, and all go through the inputs side by side, so the level-2 cache holds them.
+    tiles_m = tl.cdiv(m, BLOCK_M)
+    rows = tl.program_id(0) % tiles_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    outputs = tl.program_id(0) // tiles_m * BLOCK_N + tl.arange(0, BLOCK_N)
     first = tl.program_id(1) * blocks_each
     last = tl.minimum(first + blocks_each, blocks)
     word = tl.arange(0, WORDS)
@@ -61,7 +62,7 @@ def _w4a16(
                     left = k - block * (4 * WORDS) - skip
                     x = tl.load(x_ptrs + skip, mask=inside & (word < left)[:, None], other=0.0)
                 weight = _whole(words >> 4 * (part * SHARED + one), params >> 16, x.dtype)
-                product = tl.dot(weight, x, product, input_precision=PRECISION)
+                product = tl.dot(weight, x, product)
             scale = (params & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
             total += product * scale[:, None]
         words_ptrs += piece
@@ -83,11 +84,9 @@ def _whole(bits, zero, DTYPE: tl.constexpr):
     if tl.bfloat16 == DTYPE:
         number = (q | 0x4300).to(tl.bfloat16, bitcast=True)
         return number - (zero + 128).to(tl.bfloat16)[:, None]
-    elif tl.float16 == DTYPE:
+    else:
         number = (q | 0x6400).to(tl.float16, bitcast=True)
         return number - (zero + 1024).to(tl.float16)[:, None]
-    else:
-        return q.to(tl.float32) - zero.to(tl.float32)[:, None]
 
 
 @triton.jit
@@ -107,7 +106,6 @@ class Config(NamedTuple):
 
     BLOCK_M: int
     BLOCK_N: int
-    GROUP: int
     num_warps: int
     num_stages: int
 
@@ -119,20 +117,20 @@ LEAST_BLOCKS = 4
 """Of 128 inputs, that a split has at least: less is no work for the loads to run ahead of."""
 SMS = 132
 """Processors of an H100 or H200; where kernels are interpreted there are none to count."""
+REGISTERS = 128
+"""Of a thread at most, with few rows: four programs of four warps on a processor."""
 EACH = 2
 """Programs that a processor shall have, so that one computes while another waits for memory."""
 
 
-def config(m: int, dtype: torch.dtype, group: int, capability: int) -> Config:
+def config(m: int, group: int, capability: int) -> Config:
     """By rows. Up to 64 they are one tile, so that weights are read and turned into numbers once; with more, tiles are
-    as large as registers allow, which hold the sums of a group beside those of all. Groups smaller than a block take
-    registers for each."""
-    if dtype == torch.float32:
-        return Config(16, 64, 1, 4, 2) if m <= 16 else Config(32, 64, 8, 4, 2)
+    as large as registers (on Blackwell tensor memory) allow, which hold the sums of a group beside those of all; groups
+    smaller than a block take room for each."""
     if m <= 64:
         rows = 16 if m <= 16 else 32 if m <= 32 else 64
-        return Config(rows, 64, 1, 4, 5 if rows < 64 else 4)
-    return Config(128, 128, 8, 8, 3) if capability >= 90 and group >= TILE_K else Config(64, 128, 8, 8, 3)
+        return Config(rows, 64, 4, 5 if rows < 64 else 4)
+    return Config(128, 128, 8, 3) if capability // 10 == 9 and group >= TILE_K else Config(64, 128, 8, 3)
 
 
 def splits(m: int, n: int, k: int, chosen: Config, processors: int) -> int:
@@ -149,13 +147,15 @@ def refusal(x: torch.Tensor, weight: Int4Tiles, bias: torch.Tensor | None = None
         return f"x and bias {shapes} do not fit a weight {list(weight.shape)}"
     if reason := strange(x=x, bias=bias):
         return reason
+    if x.dtype == torch.float32:
+        return "x is torch.float32, and it takes float16 and bfloat16"
     return "" if x.device == weight.words.device else f"x is on {x.device} and the weight on {weight.words.device}"
 
 
 def w4a16_linear(
     x: torch.Tensor, weight: Int4Tiles, bias: torch.Tensor | None = None, num_splits: int | None = None
 ) -> torch.Tensor:
-    """As `kernels.reference.w4a16_linear`. float32 is multiplied as float32, not as TF32.
+    """As `kernels.reference.w4a16_linear`, for float16 and bfloat16.
 
     ``num_splits``: programs that share a tile's inputs; None: as many as keep the GPU busy. The same number gives the
     same bits. Raises ValueError for what it cannot take (`refusal`).
@@ -167,7 +167,7 @@ def w4a16_linear(
         return out
     if weight.order is not None:
         x = x.index_select(1, weight.order)
-    chosen = config(m, x.dtype, weight.group, capability(x.device))
+    chosen = config(m, weight.group, capability(x.device))
     wanted = splits(m, n, k, chosen, _processors(x.device)) if num_splits is None else num_splits
     blocks = weight.words.shape[1]
     each = triton.cdiv(blocks, max(1, min(wanted, blocks)))
@@ -178,8 +178,8 @@ def w4a16_linear(
     _w4a16[grid](
         x, weight.words, weight.params, None if split else bias, sums, m, n, k, x.stride(0), blocks, each,
         max(1, weight.group // TILE_K), weight.params.shape[1],
-        PRECISION="ieee" if x.dtype == torch.float32 else "tf32", WHOLE_K=k % TILE_K == 0,
-        SHARED=min(4, weight.group // WORDS), SPLIT=split, TILE_N=TILE_N, WORDS=WORDS, **chosen._asdict(),
+        WHOLE_K=k % TILE_K == 0, SHARED=min(4, weight.group // WORDS), SPLIT=split, TILE_N=TILE_N, WORDS=WORDS,
+        **chosen._asdict(),
     )  # fmt: skip
     if split:
         _add_splits[(triton.cdiv(m * n, ADD_BLOCK),)](
@@ -193,45 +193,42 @@ def _processors(device: torch.device) -> int:
 
 
 def variants() -> list[Variant]:
-    """bfloat16 with groups of 128 for few, some and many rows; smaller groups, the other types, the second kernel."""
-    bf16, fp16, fp32 = torch.bfloat16, torch.float16, torch.float32
-    kinds = [("bf16", bf16, rows, 4) for rows in (16, 32, 64, 4096)]
-    kinds += [("bf16", bf16, rows, shared) for rows in (16, 4096) for shared in (1, 2)]
-    kinds += [("fp16", fp16, rows, 4) for rows in (16, 4096)] + [("fp32", fp32, rows, 4) for rows in (16, 4096)]
+    """bfloat16 with groups of 128 for few, some and many rows; smaller groups, float16, and the second kernel."""
+    kinds = [("bf16", rows, 4) for rows in (16, 32, 64, 4096)]
+    kinds += [("bf16", rows, shared) for rows in (16, 4096) for shared in (1, 2)]
+    kinds += [("fp16", rows, 4) for rows in (16, 4096)]
     chosen_on: dict[tuple[str, int, int, Config], list[str]] = {}
-    for name, dtype, rows, shared in kinds:
+    for dtype, rows, shared in kinds:
         for arch in ARCHS:
-            chosen_on.setdefault((name, rows, shared, config(rows, dtype, 32 * shared, int(arch[3:]))), []).append(arch)
+            chosen = config(rows, WORDS * shared, int(arch[3:]))
+            chosen_on.setdefault((dtype, rows, shared, chosen), []).append(arch)
     return [_variant(*kind, tuple(archs)) for kind, archs in chosen_on.items()] + [_adding()]
 
 
 def _variant(dtype: str, rows: int, shared: int, chosen: Config, archs: tuple[str, ...]) -> Variant:
+    """Few rows are split, many are not."""
     tile = chosen._asdict()
     warps, stages = tile.pop("num_warps"), tile.pop("num_stages")
-    wants = ["cp.async", "ldg.128"] + (["mma"] if dtype != "fp32" else [])
+    units = {"sm_90": "wgmma", "sm_100": "tcgen05"}
     split = rows == 16
-    if dtype != "fp32":
-        wants += [want for want, arch in (("wgmma", "sm_90"),) if arch in archs]
-    sizes = ("m", "n", "k", "x_row", "blocks", "blocks_each", "group_blocks", "padded_n")
-    known = {"PRECISION": "ieee" if dtype == "fp32" else "tf32", "WHOLE_K": True, "SHARED": shared, "SPLIT": split}
-    if rows == 1 or shared < 4:
-        known["group_blocks"] = 1
-    if split:
-        known["bias_ptr"] = None
-    signature = {"x_ptr": f"*{dtype}", "words_ptr": "*i16", "params_ptr": "*i32", "bias_ptr": f"*{dtype}"}
-    signature |= {"out_ptr": "*fp32" if split else f"*{dtype}", **dict.fromkeys(sizes, "i32")}
-    signature = {name: kind for name, kind in signature.items() if name not in known}
-    divisible = [name for name in signature if name.endswith("_ptr")] + ["n", "k", "x_row", "padded_n"]
+    known: dict[str, Any] = {"WHOLE_K": True, "SHARED": shared, "SPLIT": split, "group_blocks": 1}
+    known |= {"bias_ptr": None} if split else {}
+    sizes = ("m", "n", "k", "x_row", "blocks", "blocks_each", "padded_n")
+    types = {"x_ptr": f"*{dtype}", "words_ptr": "*i16", "params_ptr": "*i32", "bias_ptr": f"*{dtype}"}
+    types |= {"out_ptr": "*fp32" if split else f"*{dtype}", **dict.fromkeys(sizes, "i32")}
+    signature = {name: kind for name, kind in types.items() if name not in known}
+    aligned = tuple(name for name in signature if name.endswith("_ptr"))
     return Variant(
-        name=f"{dtype}-{rows}-rows-g{32 * shared}-{chosen.BLOCK_M}x{chosen.BLOCK_N}",
+        name=f"{dtype}-{rows}-rows-g{WORDS * shared}-{chosen.BLOCK_M}x{chosen.BLOCK_N}",
         kernel=_w4a16,
         signature=signature,
         constexprs={**known, **tile, "TILE_N": TILE_N, "WORDS": WORDS},
-        divisible_by_16=tuple(divisible),
+        divisible_by_16=(*aligned, "n", "k", "x_row", "padded_n"),
         num_warps=warps,
         num_stages=stages,
         archs=archs,
-        wants=tuple(wants),
+        wants=("mma", *(units[arch] for arch in archs if arch in units), "cp.async", "ldg.128"),
+        most_registers=REGISTERS if rows == 16 else None,
     )
 
 

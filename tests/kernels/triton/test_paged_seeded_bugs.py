@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import NamedTuple
 
 import pytest
 import torch
 
 from kernels.triton import attention_walk, cascade, merge_splits, paged_attention, paged_call, paged_plan
-from kernels.triton.interpreter import OutOfBounds, interpreting
+from kernels.triton.interpreter import interpreting
 from tests.kernels.triton import paged_cases, test_cascade, test_paged_contract
 from tests.kernels.triton.paged_cases import Paged
+from tests.kernels.triton.planted import Bug, is_caught
 
 pytestmark = [
     pytest.mark.slow,
@@ -68,17 +66,6 @@ def shared(device: str) -> None:
     test_cascade.test_it_equals_attention_of_each_by_itself(None, torch.float32, device)
 
 
-CAUGHT = (AssertionError, OutOfBounds, pytest.fail.Exception)
-"""A wrong number, or an address that the checker refuses; not a bug that does not even run."""
-
-
-class Bug(NamedTuple):
-    module: ModuleType
-    true: str
-    false: str
-    caught_by: Callable[[str], None]
-
-
 BUGS = {
     "a page of 17 is read as one of 16": Bug(attention_walk, "(columns % PAGE)", "(columns % 16)", mixed),
     "addresses in 32 bits": Bug(
@@ -125,35 +112,9 @@ BUGS = {
 }  # fmt: skip
 
 
-def plant(bug: Bug, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiles the module with its one line changed; whoever uses one of its functions uses that of the changed one."""
-    text = Path(str(bug.module.__file__)).read_text(encoding="utf-8")
-    assert text.count(bug.true) == 1, "the line has changed; so must the bug"
-    path = folder / "planted.py"
-    path.write_text(text.replace(bug.true, bug.false), encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("planted", path)
-    assert spec is not None and spec.loader is not None
-    planted = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(planted)
-    own = dict(vars(bug.module))
-    for user in USERS:
-        for name, function in list(vars(user).items()):
-            if function is own.get(name) and callable(function) and not isinstance(function, type):
-                monkeypatch.setattr(user, name, vars(planted).get(name, function))
-
-
 @pytest.mark.parametrize("name", BUGS)
 def test_it_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
-    bug = BUGS[name]
-    plant(bug, tmp_path, monkeypatch)
-    found: BaseException | None = None
-    try:
-        bug.caught_by(device)
-    except (Exception, pytest.fail.Exception) as error:
-        found = error
-    while found is not None and not isinstance(found, CAUGHT):
-        found = found.__cause__
-    assert found is not None, "the check passes"
+    assert is_caught(BUGS[name], USERS, tmp_path, monkeypatch, device), "the check passes"
 
 
 @pytest.mark.parametrize("check", [mixed, tail, windowed])
