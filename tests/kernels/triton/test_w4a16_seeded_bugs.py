@@ -28,9 +28,8 @@ USERS = (int4_tiles, w4a16, w4a16_cases)
 
 def one_by_one(device: str) -> None:
     """Two tiles of outputs, inputs that are no whole tiles, all sizes of groups; both types."""
-    for group in (32, 64, 128, 256):
-        for dtype in (BF16, F16):
-            each_input_by_itself(w4a16_cases.made(130, 288, group, device=device), dtype)
+    for group, dtype in ((32, F16), (64, BF16), (256, BF16)):
+        each_input_by_itself(w4a16_cases.made(70, 288, group, device=device), dtype)
 
 
 def symmetric(device: str) -> None:
@@ -52,29 +51,53 @@ def many(device: str) -> None:
 
 
 BUGS = {
-    "nibbles from the highest on": Bug(w4a16, "words >> 4 * (part * SHARED + one)", "words >> 4 * (3 - part * SHARED - one)", one_by_one),
+    "nibbles from the highest on": Bug(
+        w4a16, "words >> 4 * (part * SHARED + one)", "words >> 4 * (3 - part * SHARED - one)", one_by_one
+    ),
     "the sign of a word's highest four bits": Bug(w4a16, "q = bits & 15", "q = bits & -1", one_by_one),
-    "a group too far": Bug(w4a16, "group = block * (4 // SHARED) + part", "group = block * (4 // SHARED) + part + (block > 0)", one_by_one),
-    "one scale for all of a tile": Bug(w4a16, "group = block * (4 // SHARED) + part", "group = block * (4 // SHARED)", one_by_one),
+    "a group too far": Bug(
+        w4a16, "group = block * (4 // SHARED) + part", "group = block * (4 // SHARED) + part + (block > 0)", one_by_one
+    ),
+    "one scale for all of a tile": Bug(
+        w4a16, "group = block * (4 // SHARED) + part", "group = block * (4 // SHARED)", one_by_one
+    ),
     "each tile a group": Bug(w4a16, "group = block // group_blocks", "group = block", one_by_one),
     "a zero point is added": Bug(w4a16, "number - (zero + 128)", "number - (128 - zero)", one_by_one),
     "a zero point of float16 is added": Bug(w4a16, "number - (zero + 1024)", "number - (1024 - zero)", one_by_one),
     "a zero point too low, as GPTQ stores it": Bug(int4_tiles, "else zero.int()", "else zero.int() - 1", one_by_one),
     "the middle is 7": Bug(int4_tiles, "full_like(low, 8)", "full_like(low, 7)", symmetric),
-    "the scale's bits are signed": Bug(int4_tiles, "view(torch.int16).int() & 0xFFFF", "view(torch.int16).int() | 0x8000", one_by_one),
-    "words of 16 inputs": Bug(w4a16, "skip = (part * SHARED + one) * WORDS", "skip = (part * SHARED + one) * 16", one_by_one),
+    "the scale's bits are signed": Bug(
+        int4_tiles, "view(torch.int16).int() & 0xFFFF", "view(torch.int16).int() | 0x8000", one_by_one
+    ),
+    "words of 16 inputs": Bug(
+        w4a16, "skip = (part * SHARED + one) * WORDS", "skip = (part * SHARED + one) * 16", one_by_one
+    ),
     "no end of the inputs": Bug(w4a16, "mask=inside & (word < left)[:, None]", "mask=inside", one_by_one),
-    "the second tile of outputs is the first": Bug(w4a16, "(outputs // TILE_N).to(tl.int64) * blocks + first", "(outputs // TILE_N).to(tl.int64) * 0 + first", one_by_one),
+    "the second tile of outputs is the first": Bug(
+        w4a16,
+        "(outputs // TILE_N).to(tl.int64) * blocks + first",
+        "(outputs // TILE_N).to(tl.int64) * 0 + first",
+        one_by_one,
+    ),
     "activations in their own order": Bug(w4a16, "x = x.index_select(1, weight.order)", "pass", ordered),
-    "activations in the inverse order": Bug(w4a16, "index_select(1, weight.order)", "index_select(1, weight.order.argsort())", ordered),
+    "activations in the inverse order": Bug(
+        w4a16, "index_select(1, weight.order)", "index_select(1, weight.order.argsort())", ordered
+    ),
     "a split begins where the first does": Bug(w4a16, "* blocks + first) * piece", "* blocks) * piece", split),
     "a split goes on into the next": Bug(w4a16, "tl.minimum(first + blocks_each, blocks)", "blocks", split),
     "the last split is lost": Bug(w4a16, "tl.static_range(1, SPLITS)", "tl.static_range(1, SPLITS - 1)", split),
     "bias in every split": Bug(w4a16, "None if split else bias, sums", "bias, sums", split),
-    "sums of a group go on in the next": Bug(w4a16, "            product = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)\n", "            product = total\n", one_by_one),
-    "rows and outputs change places": Bug(w4a16, "tl.int64)[None, :] * n + outputs[:, None]", "tl.int64)[None, :] + outputs[:, None] * m", many),
+    "sums of a group go on in the next": Bug(
+        w4a16,
+        "            product = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)\n",
+        "            product = total\n",
+        one_by_one,
+    ),
+    "rows and outputs change places": Bug(
+        w4a16, "tl.int64)[None, :] * n + outputs[:, None]", "tl.int64)[None, :] + outputs[:, None] * m", many
+    ),
     "outputs past the end are written": Bug(w4a16, "mask = inside & (outputs[:, None] < n)", "mask = inside", many),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BUGS)
