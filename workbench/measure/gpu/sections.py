@@ -18,16 +18,17 @@ class Section(NamedTuple):
 HERE = "workbench.measure.gpu"
 SECTIONS = (
     Section("device", f"{HERE}.device:device", 20, 20),
-    Section("compile", f"{HERE}.compile_all:compile_all", 80, 40),
-    Section("correctness", f"{HERE}.correctness:correctness", 90, 40),
+    Section("compile", f"{HERE}.compile_all:compile_all", 75, 40),
+    Section("correctness", f"{HERE}.correctness:correctness", 80, 40),
     Section("ceilings", f"{HERE}.ceilings:ceilings", 20, 15),
     Section("attention", f"{HERE}.kernels:kernels", 55, 20),
     Section("paged", f"{HERE}.kernels:kernels", 30, 10),
     Section("fused", f"{HERE}.kernels:kernels", 20, 10),
+    Section("w4a16", f"{HERE}.kernels:kernels", 25, 10),
     Section("sampling", f"{HERE}.kernels:kernels", 10, 5),
     Section("engine-qwen3-0.6b", f"{HERE}.engine:engine", 45, 20),
     Section("engine-qwen2.5-7b", f"{HERE}.engine:engine", 45, 0),
-    Section("notebooks", f"{HERE}.notebooks:notebooks", 60, 0),
+    Section("notebooks", f"{HERE}.notebooks:notebooks", 50, 0),
 )
 TOTAL_SECONDS = 475
 """The whole run, its own work between sections included."""
