@@ -94,8 +94,10 @@ def _add_splits(partial_ptr, bias_ptr, out_ptr, count, n, SPLITS: tl.constexpr, 
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
     total = tl.load(partial_ptr + at, mask=inside, other=0.0)
-    for split in tl.static_range(1, SPLITS):
-        total += tl.load(partial_ptr + split * count.to(tl.int64) + at, mask=inside, other=0.0)
+    place = at
+    for _ in tl.static_range(1, SPLITS):
+        place += count
+        total += tl.load(partial_ptr + place, mask=inside, other=0.0)
     if bias_ptr is not None:
         total += tl.load(bias_ptr + at % n, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=inside)
@@ -134,10 +136,11 @@ def config(m: int, group: int, capability: int) -> Config:
 
 
 def splits(m: int, n: int, k: int, chosen: Config, processors: int) -> int:
-    """Among how many programs the inputs of a tile are split, 1 to `MOST_SPLITS`."""
+    """Among how many programs the inputs of a tile are split, 1 to `MOST_SPLITS`. What their sums take to write and read,
+    mostly in the level-2 cache, is at most twice the bytes of the weights."""
     tiles = triton.cdiv(m, chosen.BLOCK_M) * triton.cdiv(n, chosen.BLOCK_N)
     wanted = triton.cdiv(EACH * processors, tiles) if tiles < processors else 1
-    return max(1, min(wanted, MOST_SPLITS, triton.cdiv(k, TILE_K) // LEAST_BLOCKS))
+    return max(1, min(wanted, MOST_SPLITS, triton.cdiv(k, TILE_K) // LEAST_BLOCKS, k // (8 * m)))
 
 
 def refusal(x: torch.Tensor, weight: Int4Tiles, bias: torch.Tensor | None = None) -> str:
@@ -193,8 +196,8 @@ def _processors(device: torch.device) -> int:
 
 
 def variants() -> list[Variant]:
-    """bfloat16 with groups of 128 for few, some and many rows; smaller groups, float16, and the second kernel."""
-    kinds = [("bf16", rows, 4) for rows in (16, 32, 64, 4096)]
+    """bfloat16 with groups of 128 for one row, few, some and many; smaller groups, float16, and the second kernel."""
+    kinds = [("bf16", rows, 4) for rows in (1, 16, 32, 64, 4096)]
     kinds += [("bf16", rows, shared) for rows in (16, 4096) for shared in (1, 2)]
     kinds += [("fp16", rows, 4) for rows in (16, 4096)]
     chosen_on: dict[tuple[str, int, int, Config], list[str]] = {}
@@ -210,9 +213,9 @@ def _variant(dtype: str, rows: int, shared: int, chosen: Config, archs: tuple[st
     tile = chosen._asdict()
     warps, stages = tile.pop("num_warps"), tile.pop("num_stages")
     units = {"sm_90": "wgmma", "sm_100": "tcgen05"}
-    split = rows == 16
+    split = rows <= 16
     known: dict[str, Any] = {"WHOLE_K": True, "SHARED": shared, "SPLIT": split, "group_blocks": 1}
-    known |= {"bias_ptr": None} if split else {}
+    known |= ({"bias_ptr": None} if split else {}) | ({"m": 1} if rows == 1 else {})
     sizes = ("m", "n", "k", "x_row", "blocks", "blocks_each", "padded_n")
     types = {"x_ptr": f"*{dtype}", "words_ptr": "*i16", "params_ptr": "*i32", "bias_ptr": f"*{dtype}"}
     types |= {"out_ptr": "*fp32" if split else f"*{dtype}", **dict.fromkeys(sizes, "i32")}
@@ -228,7 +231,7 @@ def _variant(dtype: str, rows: int, shared: int, chosen: Config, archs: tuple[st
         num_stages=stages,
         archs=archs,
         wants=("mma", *(units[arch] for arch in archs if arch in units), "cp.async", "ldg.128"),
-        most_registers=REGISTERS if rows == 16 else None,
+        most_registers=REGISTERS if split else None,
     )
 
 

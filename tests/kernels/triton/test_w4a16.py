@@ -43,6 +43,7 @@ def test_each_weight_comes_out_to_the_last_bit(group: int, dtype: torch.dtype, d
         (130, 150, 384, 128, False, False, F16, True),
         (40, 40, 40, -1, True, False, F16, True),
         (3, 1, 32, 32, True, False, BF16, False),
+        (1, 1, 1024, 128, True, False, BF16, True),  # split, and all sizes that Triton takes for constants are 1
         (0, 64, 128, 128, True, False, BF16, True),
     ],
 )
@@ -94,13 +95,16 @@ def test_every_tile_that_a_gpu_takes(arch: int, device: str, monkeypatch: pytest
 
 
 def test_as_many_splits_as_keep_a_gpu_busy() -> None:
-    """Never so many that a split has less than four tiles, and none where tiles are enough."""
+    """Never so many that a split has less than four tiles or sums take more than twice the weights' bytes, and none
+    where tiles are enough."""
     few = w4a16.config(1, 128, 90)
     assert w4a16.splits(1, 4096, 4096, few, 132) == 5
     assert w4a16.splits(1, 1024, 4096, few, 132) == 8
     assert w4a16.splits(1, 1024, 1024, few, 132) == 2
     assert w4a16.splits(1, 1024, 256, few, 132) == 1
     assert w4a16.splits(1, 11008, 4096, few, 132) == 1
+    many = w4a16.config(256, 128, 90)
+    assert [w4a16.splits(rows, 1024, 4096, many, 132) for rows in (128, 256, 1024)] == [4, 2, 1]
     assert w4a16.splits(4096, 4096, 4096, w4a16.config(4096, 128, 90), 132) == 1
 
 
