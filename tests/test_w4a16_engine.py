@@ -104,11 +104,12 @@ def test_a_checkpoint_s_numbers_stay_as_they_are(
     assert {part.group for part in parts_of(own)} == {32} and all(isinstance(one, Int4Tiles) for one in parts_of(own))
     found = own.runner.logits(IDS)
     assert launched == [len(IDS)] * PRODUCTS * own.model_config.num_layers
-    assert kl_divergence(expected, found) < 2e-4 < kl_divergence(open_llm(floats, **OPTIONS).runner.logits(IDS), found)
-    assert own.runner.cost.weight_bytes < exact.runner.cost.weight_bytes
+    far = kl_divergence(open_llm(floats, **OPTIONS).runner.logits(IDS), found)
+    assert 5 * kl_divergence(expected, found) < far, "nearer to its own numbers than to those they were rounded from"
+    assert sum(own.runner.decoder.weight_bytes) < sum(exact.runner.decoder.weight_bytes)
     assert own.weights_fingerprint != exact.weights_fingerprint
     del launched[:]
-    assert len(tokens(own)) == 3 and 3 in launched and 1 in launched, "a decode of three, and of one"
+    assert len(tokens(own)) == 3 and 3 in launched, "a decode of three"
 
 
 @pytest.mark.parametrize(("scheme", "group"), [("w4a16", 32), ("w4a16-g64", 64)])
@@ -121,8 +122,9 @@ def test_floats_are_packed_when_they_are_loaded(floats: Path, scheme: str, group
     assert {part.group for part in parts_of(llm) if isinstance(part, Int4Tiles)} == {group}
     weights: Any = load_weights(llm.model_config, floats, "auto", torch.bfloat16)
     quantize(weights, scheme)
-    assert kl_divergence(as_floats(llm, weights), llm.runner.logits(IDS)) < 2e-4
-    assert launched
+    found = llm.runner.logits(IDS)
+    far = kl_divergence(open_llm(floats, **OPTIONS).runner.logits(IDS), found)
+    assert launched and 5 * kl_divergence(as_floats(llm, weights), found) < far
 
 
 def test_act_order_is_a_permutation(folders: Callable[..., Path], tmp_path: Path, launched: list[int]) -> None:
@@ -138,9 +140,8 @@ def test_act_order_is_a_permutation(folders: Callable[..., Path], tmp_path: Path
     orders = [layer.attention.qkv.parts for layer in own.runner.decoder.layers]
     assert [len(parts) for parts in orders] == [1, 3] and all(one.order is not None for one in orders[0])
     exact = open_llm(tmp_path, **OPTIONS, quantization="none").runner.logits(IDS)
-    assert kl_divergence(exact, own.runner.logits(IDS)) < 2e-4
     plain = open_llm(folders("gptq"), **OPTIONS).runner.logits(IDS)
-    assert kl_divergence(exact, plain) > 1e-3, "the order counts"
+    assert 5 * kl_divergence(exact, own.runner.logits(IDS)) < kl_divergence(exact, plain), "the order counts"
 
 
 def test_what_a_gpu_does_not_compute_in_is_refused_with_what_it_does(floats: Path, launched: list[int]) -> None:
@@ -165,4 +166,5 @@ def test_eight_bits_are_floats_on_a_gpu(floats: Path, tmp_path: Path, launched: 
     quantize_model(str(floats), tmp_path / "out", scheme="w8a16", group_size=32)
     llm = open_llm(tmp_path / "out", **OPTIONS)
     assert json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
-    assert set(llm.quantization.formats.values()) == {"bfloat16"} and not launched
+    assert set(llm.quantization.formats.values()) == {"bfloat16"}
+    assert llm.runner.logits(IDS).isfinite().all() and not launched

@@ -136,8 +136,8 @@ def config(m: int, group: int, capability: int) -> Config:
 
 
 def splits(m: int, n: int, k: int, chosen: Config, processors: int) -> int:
-    """Among how many programs the inputs of a tile are split, 1 to `MOST_SPLITS`. What their sums take to write and read,
-    mostly in the level-2 cache, is at most twice the bytes of the weights."""
+    """Among how many programs the inputs of a tile are split, 1 to `MOST_SPLITS`. What their sums take to write and
+    read, mostly in the level-2 cache, is at most twice the bytes of the weights."""
     tiles = triton.cdiv(m, chosen.BLOCK_M) * triton.cdiv(n, chosen.BLOCK_N)
     wanted = triton.cdiv(EACH * processors, tiles) if tiles < processors else 1
     return max(1, min(wanted, MOST_SPLITS, triton.cdiv(k, TILE_K) // LEAST_BLOCKS, k // (8 * m)))
