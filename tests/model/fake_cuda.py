@@ -109,7 +109,8 @@ def run(backends: Iterable[str]) -> None:
     """Everything up to the tensor of chosen ids. Raises what torch raises."""
     # Not inference_mode: under it torch keeps the value of a tensor of one number and tries to bring it to the device.
     with FakeTensorMode(), torch.no_grad():
-        served = [(model_config(), backend, scheme) for backend in backends for scheme in (None, "w4a16")]
+        served: list[tuple[ModelConfig, str, str | None]] = [(model_config(), backend, None) for backend in backends]
+        served.append((model_config(), next(iter(backends)), "w4a16"))
         served += [(latent_config(), backend, None) for backend in backends if CANDIDATES[backend].latent_too]
         for config, backend, scheme in served:
             runner = open_runner(config, backend, CUDA, torch.float32, scheme)
