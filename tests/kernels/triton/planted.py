@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -48,6 +49,7 @@ def _plant(bug: Bug, users: Sequence[ModuleType], folder: Path, monkeypatch: pyt
     spec = importlib.util.spec_from_file_location("planted", path)
     assert spec is not None and spec.loader is not None
     planted = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "planted", planted)  # a dataclass looks for its module there
     spec.loader.exec_module(planted)
     own = dict(vars(bug.module))
     for user in users:
