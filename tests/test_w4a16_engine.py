@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(not interpreting(), reason="a CPU stands for the
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
          "num_hidden_layers": 2}  # fmt: skip
 IDS = [5, 6, 7, 90, 12, 3, 44, 100]
-OPTIONS = {"dtype": "bfloat16", "attention_backend": "torch_native"}
+OPTIONS = {"dtype": "float16", "attention_backend": "torch_native"}
 PRODUCTS = 4
 """Of a layer: query, key and value; what follows attention; gate and up; down."""
 
@@ -87,7 +87,7 @@ def as_floats(llm: LLM, weights: dict[str, Any]) -> torch.Tensor:
     """Logits by the same weights, dequantized in float32 and rounded to the dtype of activations."""
     plain = {name: unpack(one) if isinstance(one, Weight) else one for name, one in weights.items()}
     other = open_llm(Path(llm.config.model), **OPTIONS, quantization="none")
-    plain = {name: tensor.to(torch.bfloat16) for name, tensor in plain.items()}
+    plain = {name: tensor.to(torch.float16) for name, tensor in plain.items()}
     other.runner.decoder = Decoder(llm.model_config, plain, other.runner.decoder.attention, 256)
     return other.runner.logits(IDS)
 
@@ -118,9 +118,9 @@ def test_floats_are_packed_when_they_are_loaded(floats: Path, scheme: str, group
     kinds = {name.split(".")[-2]: kind for name, kind in llm.quantization.formats.items()}
     expected = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj"), "uint4")
     # 96 inputs are no whole groups of 64; the embedding, which is the head too, stays as it is.
-    assert kinds == {**expected, "down_proj": "uint4" if group == 32 else "bfloat16", "embed_tokens": "bfloat16"}
+    assert kinds == {**expected, "down_proj": "uint4" if group == 32 else "float16", "embed_tokens": "float16"}
     assert {part.group for part in parts_of(llm) if isinstance(part, Int4Tiles)} == {group}
-    weights: Any = load_weights(llm.model_config, floats, "auto", torch.bfloat16)
+    weights: Any = load_weights(llm.model_config, floats, "auto", torch.float16)
     quantize(weights, scheme)
     found = llm.runner.logits(IDS)
     far = kl_divergence(open_llm(floats, **OPTIONS).runner.logits(IDS), found)
@@ -166,5 +166,5 @@ def test_eight_bits_are_floats_on_a_gpu(floats: Path, tmp_path: Path, launched: 
     quantize_model(str(floats), tmp_path / "out", scheme="w8a16", group_size=32)
     llm = open_llm(tmp_path / "out", **OPTIONS)
     assert json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
-    assert set(llm.quantization.formats.values()) == {"bfloat16"}
+    assert set(llm.quantization.formats.values()) == {"float16"}
     assert llm.runner.logits(IDS).isfinite().all() and not launched
