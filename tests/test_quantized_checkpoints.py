@@ -134,8 +134,18 @@ def test_groups_that_kernels_do_not_know_are_floats(folders, tmp_path):
     own, exact = open_llm(folder), open_llm(folder, quantization="none")
     assert own.quantization.formats[f"{STEMS[0]}.weight"] == "float32"
     assert own.quantization.formats[f"{STEMS[1]}.weight"] == "uint4"
+    assert f"; 1 of {len(STEMS)} matrices are computed with as floats, {STEMS[0]}.weight" in own.quantization.why
     assert 0 <= kl_divergence(logits(exact), logits(own)) < 1e-6
     assert not torch.allclose(logits(exact), logits(open_llm(folders("gptq"), quantization="none")))
+
+
+def test_eight_bits_with_zero_points_are_floats_and_that_is_said(folders):
+    folder = folders(scheme="w8a16", symmetric=False)
+    own, exact = open_llm(folder), open_llm(folder, quantization="none")
+    assert {own.quantization.formats[f"{stem}.weight"] for stem in STEMS} == {"float32"}
+    assert f"{len(STEMS)} of {len(STEMS)} matrices" in own.quantization.why
+    assert "8 bits without zero points" in own.quantization.why and "matrices" not in exact.quantization.why
+    assert 0 <= kl_divergence(logits(exact), logits(own)) < 1e-6
 
 
 def test_a_fused_layer_may_be_quantized_in_part(floats, folders, tmp_path):
@@ -226,7 +236,7 @@ def test_the_command_says_what_it_did_and_goes_on_where_it_was_stopped(floats, t
     ("options", "named"),
     [
         ({"scheme": "fp8"}, "'fp8' cannot be written"),
-        ({"format": "gguf-v9"}, "choose from compressed-tensors, gptq, awq"),
+        ({"format": "gguf-v9"}, "choose from compressed-tensors, gptq, awq, gguf"),
         ({"group_size": 24}, r"groups of 24 do not divide its 64 inputs"),
         ({"algorithm": "gptq"}, "has no tokenizer"),
         ({"format": "awq", "scheme": "w8a16"}, "of 4 bits, not int of 8"),

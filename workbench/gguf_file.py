@@ -48,6 +48,7 @@ _BLOCK_TYPES = {
     14: BlockType("Q6_K", 256, 210),
     30: BlockType("BF16", 1, 2),
 }
+TYPE_IDS: dict[str, int] = {block.name: type_id for type_id, block in _BLOCK_TYPES.items()}
 BLOCK_TYPES: dict[str, BlockType] = {block.name: block for block in _BLOCK_TYPES.values()}
 """The storage types that can be read, by name."""
 
@@ -98,6 +99,7 @@ class GGUFFile:
         self.version = 0
         self.metadata: dict[str, Any] = {}
         self.tensors: dict[str, TensorInfo] = {}
+        self._pairs: dict[str, tuple[int, int]] = {}
         try:
             with self.path.open("rb") as file:
                 # A private (copy-on-write) mapping: torch wants writable buffers, and the file must never change.
@@ -112,6 +114,11 @@ class GGUFFile:
     def bytes_of(self, info: TensorInfo) -> memoryview:
         """The tensor's stored bytes, not copied. The view keeps the mapping alive."""
         return memoryview(self._data)[info.offset : info.offset + info.num_bytes]
+
+    def stored_value(self, key: str) -> bytes:
+        """A metadata value as it stands in the file, its type in front: what a copy of the file must hold."""
+        begin, end = self._pairs[key]
+        return bytes(self._data[begin:end])
 
     def stored(self) -> dict[str, dict[str, int]]:
         """Storage type -> number of tensors and their bytes (0 for a type whose block size is not known here)."""
@@ -133,8 +140,9 @@ class GGUFFile:
             raise UsageError(f"{self.path} is GGUF version {self.version}; versions 2 and 3 are supported")
         num_tensors, num_pairs = self._scalar("Q"), self._scalar("Q")
         for _ in range(num_pairs):
-            key = self._string()
+            key, begin = self._string(), self._position
             self.metadata[key] = self._value(self._scalar("I"))
+            self._pairs[key] = begin, self._position
         if (parts := self.metadata.get("split.count", 0)) > 1:
             raise UsageError(f"{self.path} is one of {parts} parts; merge them into one file first")
         infos = [self._tensor_info() for _ in range(num_tensors)]

@@ -8,15 +8,17 @@ from typing import NamedTuple
 
 import torch
 
+from kernels.reference.weights import FLOATS
 from workbench.attention.interface import AttentionBackend
 from workbench.config import EngineConfig
-from workbench.model.config import ModelConfig
+from workbench.model.config import QUANT_METHODS, ModelConfig
 from workbench.model.decoder import Decoder
 from workbench.model.layer_weights import Weights
 from workbench.model.quantize import SCHEMES, quantize
 from workbench.model.threads import one_thread
 from workbench.model.weights import load_weights
 from workbench.model.weights.fingerprint import weights_fingerprint
+from workbench.model.weights.quantized import quantized_names
 
 
 class Checkpoint(NamedTuple):
@@ -76,4 +78,19 @@ def load_scheme(checkpoint: Checkpoint, scheme: str, why: str) -> LoadedModel:
     )
     with one_thread():
         formats = {} if scheme == "none" else quantize(weights, scheme)
+    if scheme in QUANT_METHODS and path is not None:
+        why += _expanded(path, formats)
     return LoadedModel(model_config, weights, Chosen(scheme, why, formats), weights_fingerprint(weights))
+
+
+def _expanded(folder: Path, formats: dict[str, str]) -> str:
+    """In words, which quantized matrices of a checkpoint are computed with as floats; empty if none."""
+    names = quantized_names(folder)
+    expanded = [name for name in names if formats.get(name) in FLOATS]
+    if not expanded:
+        return ""
+    return (
+        f"; {len(expanded)} of {len(names)} matrices are computed with as floats, {expanded[0]} for one: kernels here "
+        "take groups of neighbours that 32 divides (no act-order 'group'), of 8 bits without zero points, with scales "
+        "that float16 holds"
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gguf
 import numpy as np
 import pytest
@@ -14,9 +16,10 @@ from workbench.errors import UsageError
 from workbench.gguf_file import GGUFFile
 from workbench.model import store
 from workbench.model.gguf.mapping import read_tensor
+from workbench.quant.algorithms import rtn
 from workbench.quant.args import QuantArgs
 from workbench.quant.codecs import CODECS
-from workbench.quant.codecs.gguf import TYPES, decode, encode, quantize_blocks
+from workbench.quant.codecs.gguf import TYPES, GgufBlocks, decode, encode, quantize_blocks
 from workbench.quant.core import QParams
 from workbench.quant.result import QuantizedWeight
 
@@ -75,6 +78,21 @@ def test_whole_zero_points_are_offsets_of_q4_1():
     assert torch.equal(again.dequantize(), weight.dequantize()) and torch.equal(again.q, weight.q)
     codec = CODECS["awq"](again.args)
     assert torch.equal(codec.decode(codec.encode(again)).dequantize(), weight.dequantize())
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_what_algorithms_choose_for_blocks_has_a_place_in_them(kind):
+    """Every offset of Q4_1 is a whole number of scales and a float16, from the smallest scales to the largest."""
+    x = drawn(64, 96) * torch.logspace(-9, 3, 64)[:, None] + torch.logspace(-9, 3, 64)[:, None]
+    x[5] = 0
+    codec = GgufBlocks(kind)
+    weight, _ = rtn(x, codec.args)
+    found = codec.decode(codec.encode(weight))
+    assert torch.equal(found.dequantize(), weight.dequantize())
+    assert torch.equal(back(codec.encode(weight)["blocks"], kind, (64, 96)), weight.dequantize())
+    if kind == "Q4_1":
+        with pytest.raises(UsageError, match="its offsets need more"):
+            encode(rtn(x, replace(codec.args, scale="fp16"))[0], kind)
 
 
 def test_what_a_type_cannot_say_is_refused():

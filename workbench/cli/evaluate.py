@@ -22,6 +22,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--window", type=int, default=512, metavar="N", help="tokens seen at a time (default: 512)")
     parser.add_argument("--stride", type=int, default=256, metavar="N", help="from window to window (default: 256)")
     parser.add_argument("--bos", action="store_true", help="begin each window with the model's BOS token")
+    parser.add_argument("--tasks", default=None, metavar="A,B",
+                        help="tasks of lm-evaluation-harness in place of a text (extra `eval`)")  # fmt: skip
+    parser.add_argument("--include-path", default=None, metavar="DIR", help="a folder with tasks of your own")
+    parser.add_argument("--limit", type=int, default=None, metavar="N", help="of each task, so many examples")
     parser.add_argument("--record", default=None, metavar="FILE", help="keep what is scored; a stopped run goes on")
 
 
@@ -29,8 +33,11 @@ def evaluate(args: argparse.Namespace) -> int:
     from workbench.errors import UsageError
     from workbench.llm import LLM
     from workbench.measure.evaluate import Record, Windows, score, summary, text_hash
+    from workbench.measure.watched import Watched
     from workbench.text.sample_texts import evaluation_text
 
+    if args.tasks is not None:
+        return _tasks(args)
     text = evaluation_text(args.text)
     if args.tokens < 0:
         raise UsageError(f"--tokens {args.tokens} must be at least 1, or 0 for all")
@@ -57,7 +64,8 @@ def evaluate(args: argparse.Namespace) -> int:
     parts, total = [], len(list(windows.spans(len(ids))))
     kept = [] if record is None else record.kept
     known = {part.begin for part in kept}
-    for part in score(ids, windows, llm.runner.logits, reference.runner.logits if reference else None, kept):
+    exact = Watched(reference.runner) if reference else None
+    for part in score(ids, windows, Watched(llm.runner) if exact else llm.runner.logits, exact, kept):
         parts.append(part)
         if record is not None and part.begin not in known:
             record.add(part)
@@ -70,6 +78,23 @@ def evaluate(args: argparse.Namespace) -> int:
     told = f"perplexity {row['perplexity']:.3f} a token"
     if row["kl"] is not None:
         told += f", KL {row['kl']:.5f} nats, {row['top1_agreement']:.1%} the same likeliest token as {args.reference}"
+    if row["layers"]:
+        first, last = ("no noise" if one["snr_db"] is None else f"{one['snr_db']:.1f} dB"
+                       for one in (row["layers"][0], row["layers"][-1]))  # fmt: skip
+        told += f", SNR {first} after the first layer and {last} after the last"
     print(f"{told}; {row['tokens']} tokens, window {row['window']}, stride {row['stride']}, "
           f"{'with' if row['bos'] else 'no'} BOS, text {row['text_sha256'][:12]}")  # fmt: skip
+    return 0
+
+
+def _tasks(args: argparse.Namespace) -> int:
+    from workbench.llm import LLM
+    from workbench.measure.harness import run_tasks
+
+    told = run_tasks(lambda: LLM(engine_config(args)), args.tasks.split(","), args.include_path, args.limit)
+    if args.json:
+        print(json.dumps(told))
+        return 0
+    for task, figures in told["tasks"].items():
+        print(f"{task}: " + ", ".join(f"{name} {value:.4f}" for name, value in figures.items()))
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--act-order", default="static", metavar="ORDER",
                         help="of gptq: none, static or group (default: static)")  # fmt: skip
     parser.add_argument(
-        "--format", default="compressed-tensors", metavar="F", help="compressed-tensors (default), gptq or awq"
+        "--format", default="compressed-tensors", metavar="F", help="compressed-tensors (default), gptq, awq or gguf"
     )
     parser.add_argument("--calibration", default=None, metavar="FILE",
                         help="a text to calibrate with (default: pages of Python's language reference)")  # fmt: skip
@@ -46,10 +47,11 @@ def quantize(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(result))
     else:
-        middle = statistics.median(one["snr_db"] for one in result["layers"])
+        middle = statistics.median(math.inf if one["snr_db"] is None else one["snr_db"] for one in result["layers"])
+        lost = "weights as they were" if math.isinf(middle) else f"median SNR {middle:.1f} dB"
         print(f"{result['algorithm']} {result['scheme']}, groups of {result['group_size']}: "
               f"{result['bytes_before'] / 1e6:.0f} MB in float16, now {result['bytes_after'] / 1e6:.0f} MB; "
-              f"median SNR {middle:.1f} dB; {result['seconds']:.0f} s")  # fmt: skip
+              f"{lost}; {result['seconds']:.0f} s")  # fmt: skip
     for why in result["fallbacks"]:
         print(f"workbench: {why}", file=sys.stderr)
     return 0

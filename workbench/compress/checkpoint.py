@@ -15,17 +15,17 @@ from torch import Tensor
 from workbench.compress.calibrate import LayerResult, is_matrix
 from workbench.errors import UsageError
 from workbench.files import write_atomically
-from workbench.quant.codecs import Codec
+from workbench.quant.codecs.interface import Codec, WeightCodec
 from workbench.quant.result import Report
 
 PARTS = ".layers"
 _PLAN = "plan.json"
 
 
-class CheckpointFolder:
-    """Writes a model in one of `workbench.quant.codecs`. What is not quantized is kept in 16 bits."""
+class LayersFolder:
+    """Keeps finished layers in a folder, each in a file of its own, until the whole model is written."""
 
-    def __init__(self, folder: Path, codec: Codec, plan: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, codec: WeightCodec, plan: Mapping[str, Any]) -> None:
         """plan: everything that decides what the layers become. Raises UsageError for a folder that holds something
         else, or layers of another plan."""
         self.folder, self._parts, self._codec = folder, folder / PARTS, codec
@@ -70,11 +70,30 @@ class CheckpointFolder:
         reports = [Report(**{**one, "fallbacks": tuple(one["fallbacks"])}) for one in told]
         return LayerResult(index, weights, others, reports)
 
+    def tensors(self, index: int) -> dict[str, Tensor]:
+        """A finished layer's tensors as the codec has them, by their full names."""
+        return load_file(self._part(index))
+
+    def close(self) -> None:
+        """Forgets the layers: they are in the model now."""
+        shutil.rmtree(self._parts)
+
+    def _part(self, index: int) -> Path:
+        return self._parts / f"{index:04d}.safetensors"
+
+
+class CheckpointFolder(LayersFolder):
+    """Writes a model in one of `workbench.quant.codecs.CODECS`. What is not quantized is kept in 16 bits."""
+
+    def __init__(self, folder: Path, codec: Codec, plan: Mapping[str, Any]) -> None:
+        super().__init__(folder, codec, plan)
+        self._config = codec.config()
+
     def finish(self, num_layers: int, rest: Mapping[str, Tensor], hf_config: Mapping[str, Any]) -> int:
         """Puts all layers and the ``rest`` of the tensors into one file, with a config.json. Returns its bytes."""
         tensors = dict(rest)
         for index in range(num_layers):
-            tensors.update(load_file(self._part(index)))
+            tensors.update(self.tensors(index))
         tensors = {name: t.half() if t.dtype == torch.float32 else t for name, t in tensors.items()}
         beyond = [name for name, t in tensors.items() if t.is_floating_point() and not bool(t.isfinite().all())]
         if beyond:
@@ -87,11 +106,8 @@ class CheckpointFolder:
         told = {
             **hf_config,
             "dtype": "float16",
-            "quantization_config": self._codec.config(),
+            "quantization_config": self._config,
         }
         write_atomically(self.folder / "config.json", json.dumps(told, indent=2))
-        shutil.rmtree(self._parts)
+        self.close()
         return (self.folder / "model.safetensors").stat().st_size
-
-    def _part(self, index: int) -> Path:
-        return self._parts / f"{index:04d}.safetensors"

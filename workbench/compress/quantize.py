@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from kernels.reference.weights import gguf_weight, unpack
 from workbench.checks import read_json_object
 from workbench.compress.calibrate import Recipe, is_matrix, quantize_layers
-from workbench.compress.checkpoint import CheckpointFolder
+from workbench.compress.checkpoint import CheckpointFolder, LayersFolder
+from workbench.compress.gguf import GGUFOutput
 from workbench.errors import UsageError
 from workbench.model import store
+from workbench.model.bits import bits_of
+from workbench.model.config import ModelConfig
 from workbench.model.gguf import read_config
 from workbench.model.weights import load_weights, read_model_config
 from workbench.model.weights.fingerprint import weights_fingerprint
+from workbench.quant.args import QuantArgs
 from workbench.quant.codecs import CODECS
+from workbench.quant.codecs.gguf import BLOCK, GgufBlocks, quantize_blocks
+from workbench.quant.codecs.interface import Codec
 from workbench.quant.presets import preset
-from workbench.quant.result import Report
+from workbench.quant.result import Report, report
 from workbench.text.sample_texts import calibration_text, calibration_texts
-from workbench.text.tokenizer import tokenizer_beside
+from workbench.text.tokenizer import Tokenizer, tokenizer_beside
 
 CALIBRATION_TOKENS = 4096
 WRITABLE = ("w4a16", "w8a16")
+FORMATS = (*CODECS, "gguf")
 
 
 def quantize_model(
@@ -46,13 +57,14 @@ def quantize_model(
     """Writes ``model`` quantized into the folder ``out``. A run that was stopped goes on when it is started again.
 
     Args:
-        format: what the folder holds, one of `workbench.quant.codecs.CODECS`.
+        format: what the folder holds, one of `FORMATS`. ``gguf``: one file, of w4a16 Q4_1 (symmetric: Q4_0), of w8a16
+            Q8_0; ``rtn`` rounds as ggml does.
         calibration: a text file; None is `sample_texts.calibration_text`.
         progress: told after each layer how many of how many are done.
 
     Returns:
         scheme, algorithm, group_size, bytes_before (of the same tensors in float16), bytes_after, fallbacks, seconds,
-        layers [{name, snr_db, output_error}].
+        layers [{name, snr_db (None: exact), output_error}].
 
     Raises:
         UsageError: a scheme, algorithm, group size, format or folder that will not do; before any work.
@@ -60,13 +72,18 @@ def quantize_model(
     begin = clock()
     if scheme not in WRITABLE:
         raise UsageError(f"scheme {scheme!r} cannot be written so far; choose from {', '.join(WRITABLE)}")
-    args = preset(scheme, group_size, symmetric).weights
-    if format not in CODECS:
-        raise UsageError(f"format {format!r} is not known; choose from {', '.join(CODECS)}")
+    if format not in FORMATS:
+        raise UsageError(f"format {format!r} is not known; choose from {', '.join(FORMATS)}")
+    codec: Codec | GgufBlocks
+    if format == "gguf":
+        codec = _blocks(scheme, group_size, symmetric, algorithm, order)
+        args = codec.args
+    else:
+        args = preset(scheme, group_size, symmetric).weights
+        codec = CODECS[format](
+            args, order if algorithm == "gptq" and args.strategy == "group" and order != "none" else None
+        )
     recipe = Recipe(args, algorithm, order)
-    codec = CODECS[format](
-        args, order if algorithm == "gptq" and args.strategy == "group" and order != "none" else None
-    )
     source = store.locate(model)
     config = read_model_config(source)
     config.require_supported()
@@ -89,18 +106,11 @@ def quantize_model(
         "weights": str(weights_fingerprint(weights)),
         "texts": hashlib.sha256(repr(texts).encode()).hexdigest(),
     }
-    folder = CheckpointFolder(out, codec, plan)
-    reports: list[Report] = []
-    layers = quantize_layers(config, dense, texts, recipe, finished=folder.read)
-    for result in layers:
-        folder.write(result)
-        reports += result.reports
-        progress(result.index + 1, config.num_layers)
-    rest = {name: t for name, t in dense.items() if not name.startswith("model.layers.")}
-    hf = read_config(source) if source.suffix.lower() == ".gguf" else read_json_object(source / "config.json")
-    after = folder.finish(config.num_layers, rest, hf)
-    if tokenizer is not None:
-        tokenizer.transformers.save_pretrained(str(out))
+    job = _Job(source, config, dense, texts, recipe, tokenizer, progress)
+    if isinstance(codec, GgufBlocks):
+        reports, after = _write_gguf(job, out, codec, plan)
+    else:
+        reports, after = _write_checkpoint(job, out, codec, plan)
     return {
         "scheme": scheme,
         "algorithm": algorithm,
@@ -108,9 +118,96 @@ def quantize_model(
         "group_size": args.group_size or -1,
         "bytes_before": sum(2 * t.numel() for t in dense.values()),
         "bytes_after": after,
-        "bits_per_weight": args.bits_per_number((config.hidden_size, config.hidden_size)),
+        "bits_per_weight": _bits_per_weight(codec, args, config.hidden_size),
         "quantized": sum(is_matrix(name) for name in dense),
         "fallbacks": [why for told in reports for why in told.fallbacks],
         "seconds": clock() - begin,
-        "layers": [{"name": r.name, "snr_db": r.snr_db, "output_error": r.output_error} for r in reports],
+        "layers": [
+            {"name": r.name, "snr_db": r.snr_db if math.isfinite(r.snr_db) else None, "output_error": r.output_error}
+            for r in reports
+        ],
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is to be quantized, and how."""
+
+    source: Path
+    config: ModelConfig
+    dense: dict[str, Tensor]
+    texts: list[list[int]]
+    recipe: Recipe
+    tokenizer: Tokenizer | None
+    progress: Callable[[int, int], None]
+
+    def layers(self, folder: LayersFolder) -> list[Report]:
+        """Quantizes every layer into the folder, those excepted that are there."""
+        reports: list[Report] = []
+        for result in quantize_layers(self.config, self.dense, self.texts, self.recipe, finished=folder.read):
+            folder.write(result)
+            reports += result.reports
+            self.progress(result.index + 1, self.config.num_layers)
+        return reports
+
+    @property
+    def rest(self) -> dict[str, Tensor]:
+        return {name: t for name, t in self.dense.items() if not name.startswith("model.layers.")}
+
+
+def _write_checkpoint(job: _Job, out: Path, codec: Codec, plan: dict[str, str]) -> tuple[list[Report], int]:
+    """Reports, and the bytes of the file."""
+    folder, source = CheckpointFolder(out, codec, plan), job.source
+    reports = job.layers(folder)
+    hf = read_config(source) if source.suffix.lower() == ".gguf" else read_json_object(source / "config.json")
+    after = folder.finish(job.config.num_layers, job.rest, hf)
+    if job.tokenizer is not None:
+        job.tokenizer.transformers.save_pretrained(str(out))
+    return reports, after
+
+
+def _write_gguf(job: _Job, out: Path, codec: GgufBlocks, plan: dict[str, str]) -> tuple[list[Report], int]:
+    kind, config = codec.type_name, job.config
+    folder = LayersFolder(out, codec, plan)
+    shapes = {name: tuple(t.shape) for name, t in job.dense.items()}
+    output = GGUFOutput(out / f"model.{kind}.gguf", job.source, config, shapes, job.tokenizer, kind)
+    try:
+        reports = [] if job.recipe.algorithm == "rtn" else job.layers(folder)
+        for name, tensor in job.rest.items():
+            output.put(name, tensor)
+        for index in range(config.num_layers):
+            if job.recipe.algorithm != "rtn":
+                for name, tensor in folder.tensors(index).items():
+                    output.put(name.replace(".blocks", ".weight"), tensor)
+                continue
+            # ggml's own rounding, whose offsets are no whole zero points: there is no other form to keep it in.
+            for name, tensor in job.dense.items():
+                if not name.startswith(f"model.layers.{index}."):
+                    continue
+                if is_matrix(name):
+                    data, exact = quantize_blocks(tensor, kind, name), tensor
+                    back = unpack(gguf_weight(data, kind.lower(), (exact.shape[0], exact.shape[1])))
+                    reports.append(report(name.removesuffix(".weight"), "rtn", exact, back))
+                    tensor = data
+                output.put(name, tensor)
+            job.progress(index + 1, config.num_layers)
+        after = output.close()
+    finally:
+        output.drop()
+    folder.close()
+    return reports, after
+
+
+def _blocks(scheme: str, group_size: int | None, symmetric: bool | None, algorithm: str, order: str) -> GgufBlocks:
+    """The type of a scheme. Raises UsageError for what its blocks fix themselves."""
+    if group_size not in (None, BLOCK):
+        raise UsageError(f"group size {group_size}: GGUF's blocks are of {BLOCK}; leave it out or write another format")
+    if algorithm == "gptq" and order == "group":
+        raise UsageError("act-order 'group' needs a g_idx, which GGUF's blocks have not: take 'static' or 'none'")
+    if scheme == "w8a16":
+        return GgufBlocks("Q8_0")
+    return GgufBlocks("Q4_0" if symmetric else "Q4_1")
+
+
+def _bits_per_weight(codec: Codec | GgufBlocks, args: QuantArgs, inputs: int) -> float:
+    return bits_of(codec.type_name) if isinstance(codec, GgufBlocks) else args.bits_per_number((inputs, inputs))

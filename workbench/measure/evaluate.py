@@ -1,4 +1,4 @@
-"""How well a model predicts a text, and how far it is from another one: perplexity, KL, agreement.
+"""How well a model predicts a text, and how far it is from another one: perplexity, KL, agreement, SNR of layers.
 
 A text is longer than what a model is shown at a time, so it is scored in windows that begin ``stride`` tokens apart;
 each token is scored once, in the first window that holds it, with all of that window before it. Window, stride, BOS and
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from workbench.checks import json_object
 from workbench.errors import UsageError, WorkbenchError
+from workbench.measure.watched import Watched, noise_of, snr_db
 from workbench.model.divergence import kl_divergence
 
 Logits = Callable[[list[int]], Tensor]
@@ -70,6 +71,8 @@ class Scored:
     """ΣKL(reference ‖ model)"""
     agreed: int | None = None
     """Tokens for which both hold the same one to be the likeliest."""
+    noise: tuple[float, ...] | None = None
+    """Of each layer, as `watched.noise_of` has it, where both models are `Watched`."""
 
 
 def score(
@@ -98,7 +101,10 @@ def score(
             continue
         exact = reference(shown)[rows]
         kl = max(0.0, kl_divergence(exact.numpy(), found.numpy())) * (end - first)
-        yield Scored(begin, end - first, nats, kl, int((exact.argmax(-1) == found.argmax(-1)).sum()))
+        noise = None
+        if isinstance(model, Watched) and isinstance(reference, Watched):
+            noise = noise_of(model.hidden, reference.hidden, rows)
+        yield Scored(begin, end - first, nats, kl, int((exact.argmax(-1) == found.argmax(-1)).sum()), noise)
 
 
 def summary(parts: Sequence[Scored], windows: Windows, text: str) -> dict[str, Any]:
@@ -107,10 +113,13 @@ def summary(parts: Sequence[Scored], windows: Windows, text: str) -> dict[str, A
     if not tokens:
         raise UsageError("the text has no token that could be scored: give a longer one, or --bos")
     compared = [part for part in parts if part.kl is not None and part.agreed is not None]
+    noise = [part.noise for part in parts if part.noise is not None]
+    layers = [snr_db(sum(of_layer), tokens) for of_layer in zip(*noise, strict=True)]
     return {
         "perplexity": math.exp(sum(part.nats for part in parts) / tokens),
         "kl": sum(part.kl or 0.0 for part in compared) / tokens if compared else None,
         "top1_agreement": sum(part.agreed or 0 for part in compared) / tokens if compared else None,
+        "layers": [{"name": f"model.layers.{i}", "snr_db": db} for i, db in enumerate(layers)] or None,
         "tokens": tokens,
         "window": windows.window,
         "stride": windows.stride,
@@ -136,7 +145,8 @@ class Record:
             if lines[0] != head:
                 raise UsageError(f"{file} holds another run ({lines[0][:80]}…): remove it or give another file")
             for line in lines[1:-1]:  # what follows the last newline was cut off while it was written
-                self.kept.append(Scored(**json_object(line)))
+                told = json_object(line)
+                self.kept.append(Scored(**{**told, "noise": told.get("noise") and tuple(told["noise"])}))
             head = "\n".join(lines[:-1])
         file.write_text(head + "\n", encoding="utf-8")
 

@@ -48,7 +48,8 @@ def locate(name: str | Path) -> Path:
     """Where a model lies on this machine. Looks, never downloads.
 
     Args:
-        name: a name of `NAMED`, a model folder, a ``.gguf`` file, or a hub id (``owner/name``) in the hub's cache.
+        name: a name of `NAMED`, a model folder, a ``.gguf`` file, a folder that holds one, or a hub id (``owner/name``)
+            in the hub's cache.
 
     Returns:
         A folder with a config.json (or a tokenizer.json alone, which serves as a tokenizer), or a ``.gguf`` file.
@@ -67,9 +68,13 @@ def locate(name: str | Path) -> Path:
             raise UsageError(f"{path} is neither a .gguf file nor a model folder")
         return path
     if path.is_dir() and text:
-        if not any((path / needed).is_file() for needed in ("config.json", "tokenizer.json")):
-            raise UsageError(f"{path} is not a model folder: it has no config.json")
-        return path
+        if any((path / needed).is_file() for needed in ("config.json", "tokenizer.json")):
+            return path
+        held = sorted(path.glob("*.gguf"))
+        if len(held) != 1:
+            told = f", and {len(held)} .gguf files: name one of them" if held else ""
+            raise UsageError(f"{path} is not a model folder: it has no config.json{told}")
+        return held[0]
     if _is_hub_id(text):
         return _hub_snapshot(text, text)
     close = difflib.get_close_matches(text.lower(), NAMED, n=3, cutoff=0.5)

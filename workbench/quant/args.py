@@ -41,7 +41,8 @@ class QuantArgs:
     """Of whole numbers: ``full`` divides the largest magnitude by half the range (7.5 of int4, as compressed-tensors;
     the largest number may be clipped by half a step), ``narrow`` by its positive end (7, as SmoothQuant and AWQ)."""
     scale: str = "fp32"
-    """How scales are kept: fp32, fp16, bf16, e8m0 (a power of two) or fp8_e4m3 under one scale of the whole tensor."""
+    """How scales are kept: fp32, fp16, bf16, fp16_7_digits (float16 with fewer digits), e8m0 (a power of two) or
+    fp8_e4m3 under one scale of the whole tensor."""
     scale_mode: str = "floor"
     """Rounding of e8m0 scales, one of `scales.POWER_MODES`."""
     dynamic: bool = False

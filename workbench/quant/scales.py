@@ -17,7 +17,9 @@ POWER_MODES = ("floor", "even", "ceil", "rceil")
 8/6 of FP4's range is clipped. ``even``: the same after rounding the largest number to the element's mantissa bits
 (compressed-tensors). ``ceil``: the next power of two up, nothing is clipped. ``rceil``: the least power of two under
 which the largest number fits. Names and meanings as in torchao."""
-FLOAT_SCALES = {f.name: f for f in (FP32, FP16, BF16)}
+FP16_FEW_DIGITS = FloatFormat("fp16_7_digits", 5, 6)
+"""float16 with 7 binary digits of 11: times a zero point of 4 bits float16 holds it too (offsets of GGUF's Q4_1)."""
+FLOAT_SCALES = {f.name: f for f in (FP32, FP16, BF16, FP16_FEW_DIGITS)}
 BLOCK_SCALES = {f.name: f for f in (E8M0, E4M3)}
 
 

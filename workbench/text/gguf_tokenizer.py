@@ -65,17 +65,20 @@ def build_backend(metadata: Mapping[str, Any], path: Path) -> Tokenizer:
     pairs = [(merge[:cut], merge[cut + 1 :]) for merge, cut in cuts]
     # Llama 3 looks a whole word up before merging its letters.
     backend = Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=pre == "llama-bpe"))
-    if pre == "qwen2":
-        backend.normalizer = normalizers.NFC()
-    splits = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in PRE_TOKENIZERS[pre]]
-    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, to_bytes])
+    backend.normalizer, backend.pre_tokenizer = cutting(pre)
     backend.decoder = decoders.ByteLevel()
 
     typed = list(zip(tokens, metadata.get(f"{_PREFIX}token_type", []), strict=False))
     backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, kind in typed if kind == _CONTROL])
     backend.add_tokens([AddedToken(t, special=False, normalized=False) for t, kind in typed if kind == _USER_DEFINED])
     return backend
+
+
+def cutting(pre: str) -> tuple[normalizers.Normalizer | None, pre_tokenizers.PreTokenizer]:
+    """How the text is changed and cut into words before merging, by the name of a pre-tokenizer."""
+    splits = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in PRE_TOKENIZERS[pre]]
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return normalizers.NFC() if pre == "qwen2" else None, pre_tokenizers.Sequence([*splits, to_bytes])
 
 
 def special_token(metadata: Mapping[str, Any], name: str) -> str | None:

@@ -129,9 +129,12 @@ class Tokenizer:
 
 
 def tokenizer_beside(source: Path) -> Tokenizer | None:
-    """The tokenizer of a model's folder or .gguf file; None for a folder that has none."""
+    """The tokenizer of a model's folder or .gguf file; None for one that has none."""
     files = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
-    there = source.is_file() or any((source / name).exists() for name in files)
+    if source.is_file():
+        there = "tokenizer.ggml.model" in GGUFFile(source).metadata
+    else:
+        there = any((source / name).exists() for name in files)
     return Tokenizer.from_source(source) if there else None
 
 

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
     from kernels.reference.weights import Weight
 
-__all__ = ["hf_name", "iter_tensors", "read_config", "read_packed", "read_tensor", "unpermute"]
+__all__ = [
+    "INTERLEAVED", "gguf_name", "hf_name", "iter_tensors", "permute", "read_config", "read_packed", "read_tensor",
+    "unpermute",
+]  # fmt: skip
 
 _GLOBAL = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _IN_LAYER = {
@@ -39,6 +42,10 @@ _IN_LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_GLOBAL_BACK = {theirs: ours for ours, theirs in _GLOBAL.items()}
+_IN_LAYER_BACK = {theirs: ours for ours, theirs in _IN_LAYER.items()}
+INTERLEAVED = ("llama", "mistral")
+"""Architectures whose query and key rows are."""
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 # Not a weight: the config holds what it says.
 _IN_CONFIG = ("rope_freqs.weight",)
@@ -54,6 +61,18 @@ def hf_name(name: str) -> str:
     raise UsageError(f"GGUF tensor {name!r} has no place in this decoder family")
 
 
+def gguf_name(name: str) -> str:
+    """The way back from `hf_name`. Raises UsageError for a name that GGUF has none for."""
+    stem, _, kind = name.rpartition(".")
+    if kind in ("weight", "bias"):
+        if stem in _GLOBAL_BACK:
+            return f"{_GLOBAL_BACK[stem]}.{kind}"
+        parts = stem.split(".", 3)
+        if parts[:2] == ["model", "layers"] and parts[-1] in _IN_LAYER_BACK:
+            return f"blk.{parts[2]}.{_IN_LAYER_BACK[parts[-1]]}.{kind}"
+    raise UsageError(f"tensor {name!r} has no name in GGUF files of this decoder family")
+
+
 def unpermute(rows: Tensor, num_heads: int) -> Tensor:
     """Undoes the interleaving of every head's two halves: rows [num_heads · head_dim, …] in, the same shape out.
 
@@ -61,6 +80,12 @@ def unpermute(rows: Tensor, num_heads: int) -> Tensor:
     """
     pairs = rows.reshape(num_heads, rows.shape[0] // num_heads // 2, 2, *rows.shape[1:])
     return pairs.transpose(1, 2).reshape(rows.shape)
+
+
+def permute(rows: Tensor, num_heads: int) -> Tensor:
+    """Interleaves every head's two halves, as files of architecture ``llama`` hold query and key rows."""
+    halves = rows.reshape(num_heads, 2, rows.shape[0] // num_heads // 2, *rows.shape[1:])
+    return halves.transpose(1, 2).reshape(rows.shape)
 
 
 def read_tensor(file: GGUFFile, info: TensorInfo) -> Tensor:
@@ -102,7 +127,7 @@ def iter_tensors(path: str | Path, packed: bool = False) -> Iterator[tuple[str, 
     file = GGUFFile(path)
     config = config_of(file)
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
-    interleaved = file.metadata["general.architecture"] in ("llama", "mistral")
+    interleaved = file.metadata["general.architecture"] in INTERLEAVED
     for info in file.tensors.values():
         if info.name in _IN_CONFIG:
             continue

@@ -20,6 +20,12 @@ def read_codec(folder: Path) -> Codec:
     return codec_of(read_json_object(folder / "config.json").get("quantization_config") or {})
 
 
+def quantized_names(folder: Path) -> list[str]:
+    """The weights that a checkpoint holds quantized, under the names that they had as floats."""
+    first = f".{read_codec(folder).ENDS[0]}"
+    return [f"{name.removesuffix(first)}.weight" for name in safetensors_names(folder) if name.endswith(first)]
+
+
 def load_quantized(
     folder: Path, packed: bool = False, on_gpu: bool = False
 ) -> Iterator[tuple[str, torch.Tensor | Weight]]:

@@ -12,14 +12,20 @@ bytes. Source: ggml's ``quantize_row_*_ref``, and the `gguf` package.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
-from kernels.reference.weights import BLOCK, gguf_blocks, gguf_weight, numbers
+from kernels.reference.weights import BLOCK, GGUF_BYTES, gguf_blocks, gguf_weight, numbers
 from workbench.errors import UsageError
 from workbench.quant.args import QuantArgs
+from workbench.quant.codecs.interface import require_tensors
 from workbench.quant.core import QParams
 from workbench.quant.result import QuantizedWeight
+from workbench.quant.scales import FP16_FEW_DIGITS
 
 TYPES = ("Q4_0", "Q4_1", "Q8_0")
 _BITS = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}
@@ -32,8 +38,7 @@ def quantize_blocks(x: Tensor, type_name: str, name: str = "weight") -> Tensor:
     are not finite.
     """
     _require_type(type_name)
-    if x.shape[1] % BLOCK:
-        raise UsageError(f"{name}: rows of {x.shape[1]} are no whole {type_name} blocks of {BLOCK}")
+    GgufBlocks(type_name).require_fit(*x.shape, name)
     if not bool(x.isfinite().all()):
         raise ValueError(f"{name}: there are infinities or NaN, and a block keeps none")
     blocks = x.float().reshape(x.shape[0], -1, BLOCK)
@@ -93,6 +98,43 @@ def decode(data: Tensor, type_name: str, shape: tuple[int, int], name: str = "we
         q, zero = q - 8, (unsigned - 8).to(torch.int8)
     args = QuantArgs(_BITS[type_name], group_size=BLOCK, symmetric=zero is None, scale="fp16")
     return QuantizedWeight(q.reshape(shape).to(torch.int8), QParams(scale, zero), args)
+
+
+@dataclass(frozen=True, slots=True)
+class GgufBlocks:
+    """Weights of the layers of a file of one type, by what an algorithm chose for them."""
+
+    type_name: str
+
+    ENDS: ClassVar[tuple[str, ...]] = ("blocks",)
+
+    def __post_init__(self) -> None:
+        _require_type(self.type_name)
+
+    @property
+    def args(self) -> QuantArgs:
+        """Blocks as groups. Where zero points become offsets, scales have so few digits that float16 holds each
+        offset; Q8_0 never stores −128."""
+        bits, asymmetric = _BITS[self.type_name], self.type_name == "Q4_1"
+        return QuantArgs(
+            bits,
+            group_size=BLOCK,
+            symmetric=not asymmetric,
+            symmetric_range="narrow" if bits == 8 else "full",
+            scale=FP16_FEW_DIGITS.name if asymmetric else "fp16",
+        )
+
+    def require_fit(self, rows: int, columns: int, name: str) -> None:
+        if columns % BLOCK:
+            raise UsageError(f"{name}: rows of {columns} are no whole {self.type_name} blocks of {BLOCK}")
+
+    def encode(self, weight: QuantizedWeight, name: str = "weight") -> dict[str, Tensor]:
+        return {"blocks": encode(weight, self.type_name, name)}
+
+    def decode(self, tensors: Mapping[str, Tensor], name: str = "weight") -> QuantizedWeight:
+        (data,) = require_tensors(tensors, self.ENDS, name)
+        columns = data.shape[1] // GGUF_BYTES[self.type_name.lower()] * BLOCK
+        return decode(data, self.type_name, (len(data), columns), name)
 
 
 def _require_type(type_name: str) -> None:

@@ -18,11 +18,9 @@ from workbench.quant.result import QuantizedWeight
 BITS = (4, 8)
 
 
-class Codec(Protocol):
-    """One format under one configuration."""
+class WeightCodec(Protocol):
+    """How one weight is kept."""
 
-    METHOD: ClassVar[str]
-    """``quant_method`` of the configuration."""
     ENDS: ClassVar[tuple[str, ...]]
     """Of the names of a weight's tensors, after the layer's name and a dot. The first is there for every weight."""
 
@@ -41,6 +39,13 @@ class Codec(Protocol):
     def decode(self, tensors: Mapping[str, Tensor], name: str = "weight") -> QuantizedWeight:
         """A weight out of its tensors. Raises WorkbenchError, which names it, where one is missing or does not fit."""
         ...
+
+
+class Codec(WeightCodec, Protocol):
+    """One checkpoint format under one configuration."""
+
+    METHOD: ClassVar[str]
+    """``quant_method`` of the configuration."""
 
     def config(self) -> dict[str, Any]:
         """``quantization_config`` of a model whose every linear layer but the head is quantized so."""
