@@ -86,7 +86,7 @@ BUGS = {
     "a split begins where the first does": Bug(w4a16, "* blocks + first) * piece", "* blocks) * piece", split),
     "a split goes on into the next": Bug(w4a16, "tl.minimum(first + blocks_each, blocks)", "blocks", split),
     "the last split is lost": Bug(w4a16, "tl.static_range(1, SPLITS)", "tl.static_range(1, SPLITS - 1)", split),
-    "bias in every split": Bug(w4a16, "None if split else bias, sums", "bias, sums", split),
+    "no bias where inputs are split": Bug(w4a16, "sums, bias, out, m * n", "sums, None, out, m * n", split),
     "sums of a group go on in the next": Bug(
         w4a16,
         "            product = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)\n",
