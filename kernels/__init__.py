@@ -20,6 +20,7 @@ from kernels.cpu import linear as cpu_linear
 from kernels.cpu import sampling as cpu_sampling
 from kernels.cpu.build import cannot_run
 from kernels.cpu.native import rows_together, suits, together
+from kernels.reference.int4_tiles import Int4Tiles
 from kernels.reference.weights import Weight
 from kernels.triton import launch
 
@@ -36,6 +37,7 @@ _OPERATIONS: dict[str, dict[str, Callable[..., Any] | str]] = {
     "rope_and_write": {"reference": reference.rope_and_write, "triton": "rope", "cpu": cpu_layers.rope_and_write},
     "silu_mul": {"reference": reference.silu_mul, "triton": "activation", "cpu": cpu_layers.silu_mul},
     "softmax": {"reference": reference.softmax, "triton": "softmax"},
+    "w4a16_linear": {"reference": reference.w4a16_linear, "triton": "w4a16"},
     "write_kv": {"reference": reference.write_kv},
     "paged_attention": {
         "reference": reference.paged_attention,
@@ -170,6 +172,13 @@ def silu_mul(gate_up: torch.Tensor, *, maker: str = "auto") -> torch.Tensor:
 def softmax(x: torch.Tensor, *, maker: str = "auto") -> torch.Tensor:
     """See `kernels.reference.softmax`."""
     return _maker("softmax", maker, on_gpu=_on_gpu("softmax", x))(x)
+
+
+def w4a16_linear(
+    x: torch.Tensor, weight: Int4Tiles, bias: torch.Tensor | None = None, *, maker: str = "auto"
+) -> torch.Tensor:
+    """See `kernels.reference.w4a16_linear`."""
+    return _maker("w4a16_linear", maker, on_gpu=_on_gpu("w4a16_linear", x, weight, bias))(x, weight, bias)
 
 
 def rope_and_write(

@@ -159,7 +159,8 @@ class EngineConfig:
     quantization: str = _option(
         "auto",
         "weight format to compute in; auto = what the checkpoint says, else none; fast = the fastest that "
-        "is measured to lose next to nothing (CPU only so far, as are the others)",
+        "is measured to lose next to nothing; a GPU takes those of 4 bits and 16-bit activations (w4a16, and what "
+        "gptq, awq and compressed-tensors store in 4 bits), the others are for CPUs so far",
         choices=("auto", "none", "fast", "w8a16", "w4a16", "w4a16-g64", "w8a8-int8", "w4a8", "gguf", "gptq", "awq",
                  "compressed-tensors"),
         unbuilt=("fp8", "mxfp4", "nvfp4"),

@@ -62,7 +62,8 @@ class Tried(NamedTuple):
 def load_model(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> LoadedModel:
     """Loads weights as ``quantization`` says. Without a ``tokenizer`` ``fast`` scores random tokens.
 
-    Raises UsageError for a format that cannot be had here (not a CPU, no compiler, 16-bit weights asked for too).
+    Raises UsageError for a format that cannot be had here (on this device, without a compiler, on a CPU
+    beside 16-bit weights).
     """
     config = checkpoint.config
     wanted, why = config.quantization, "asked for"
@@ -81,7 +82,7 @@ def _own(checkpoint: Checkpoint) -> tuple[str, str]:
     stored = checkpoint.stored
     if stored is None or stored == "gguf":
         return "none", "no other format was asked for"
-    if reason := refusal(checkpoint.config.dtype, checkpoint.device):
+    if reason := refusal(stored, checkpoint.config.dtype, checkpoint.device):
         return "none", f"the checkpoint is {stored}, and as floats computed with: quantization={stored!r} {reason}"
     return stored, "the checkpoint is"
 

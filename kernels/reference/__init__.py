@@ -2,6 +2,7 @@
 
 from kernels.reference.attention import paged_attention, write_kv
 from kernels.reference.flash_attention import flash_attention, merge_states
+from kernels.reference.int4_tiles import w4a16_linear
 from kernels.reference.latent_attention import absorb, expanded_latent_attention, lift, paged_latent_attention
 from kernels.reference.layers import rms_norm, rope_and_write, rotary_embedding, silu_mul
 from kernels.reference.linear import embedding, linear
@@ -28,5 +29,6 @@ __all__ = [
     "sample",
     "silu_mul",
     "softmax",
+    "w4a16_linear",
     "write_kv",
 ]

@@ -36,7 +36,7 @@ def linear(
     """
     if not weight.whole_numbers:
         return F.linear(x, weight.data.to(x.dtype), bias)
-    xq, x_scale = quantize_rows(x, activation_bits)
+    xq, x_scale = quantize_rows(x if weight.order is None else x[:, weight.order], activation_bits)
     q, scale, offset = numbers(weight)
     if weight.format == "int8":
         parts = [

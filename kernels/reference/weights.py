@@ -7,7 +7,8 @@ The whole-number formats hold a row in groups of numbers q that stand for ``q ·
 ``int4``   ``data`` uint8 ``[out, in / 2]``, 16 bytes for 32 numbers, low halves first; ``scales`` float16
            ``[out, in / group, 2]``: scale and offset of each group of 32 or 64
 ``uint4``  ``data`` like ``int4``; ``scales`` float16 ``[out, in / group, 2]``: scale and zero point, a whole number;
-           they stand for ``(q − zero) · scale``, as checkpoints of GPTQ, AWQ and compressed-tensors have it
+           they stand for ``(q − zero) · scale``, as checkpoints of GPTQ, AWQ and compressed-tensors have it. On a GPU
+           (`kernels.reference.int4_tiles`) groups are any multiple of 32, or all inputs
 ``q8_0``   GGUF's blocks of 32 as they lie in the file, ``data`` uint8 ``[out, in / 32 · 34]``: float16 scale, 32 int8
 ``q4_0``   ``[out, in / 32 · 18]``: float16 scale, 16 bytes of q + 8, low halves first
 ``q4_1``   ``[out, in / 32 · 20]``: float16 scale, float16 offset, 16 bytes of q, low halves first
@@ -16,7 +17,7 @@ The whole-number formats hold a row in groups of numbers q that stand for ``q ·
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -40,6 +41,9 @@ class Weight:
     scales: torch.Tensor | None = None
     group: int = 0
     """Numbers that share a scale (``int4``, ``uint4``)."""
+    order: torch.Tensor | None = None
+    """int64 ``[in]``: the input that each column of ``data`` belongs to, where they were sorted by group (act-order of
+    GPTQ, ``uint4`` on a GPU); None: each stands in its place"""
 
     @property
     def num_bytes(self) -> int:
@@ -48,6 +52,11 @@ class Weight:
     @property
     def whole_numbers(self) -> bool:
         return self.format not in FLOATS
+
+    def to(self, device: torch.device | str) -> Weight:
+        """The same on another device."""
+        moved = [None if one is None else one.to(device) for one in (self.scales, self.order)]
+        return replace(self, data=self.data.to(device), scales=moved[0], order=moved[1])
 
 
 class Numbers(NamedTuple):
@@ -85,20 +94,23 @@ def gguf_blocks(format: str, q: torch.Tensor, scale: torch.Tensor, offset: torch
 def stack(weights: list[Weight]) -> Weight | None:
     """One matrix with the rows of all; None if they are not of one kind."""
     first = weights[0]
-    if len({(w.format, w.shape[1], w.group) for w in weights}) > 1:
+    if len({(w.format, w.shape[1], w.group, w.order is None) for w in weights}) > 1:
+        return None
+    if first.order is not None and not all(torch.equal(first.order, w.order) for w in weights if w.order is not None):
         return None
     if len(weights) == 1:
         return first
     scales = None if first.scales is None else torch.cat([w.scales for w in weights if w.scales is not None])
     rows = sum(w.shape[0] for w in weights)
-    return Weight(first.format, (rows, first.shape[1]), torch.cat([w.data for w in weights]), scales, first.group)
+    return replace(first, shape=(rows, first.shape[1]), data=torch.cat([w.data for w in weights]), scales=scales)
 
 
 def pack(matrix: torch.Tensor, format: str, group: int = BLOCK) -> Weight:
     """Rounds a matrix of floats ``[out, in]`` to the nearest numbers of a format.
 
     ``int8``: one scale a row, max |w| / 127. ``int4``: from the least to the largest of each group in 15 steps, with 0
-    among what the range covers. ``q8_0``: max |w| / 127 of each 32. Raises ValueError for what it cannot pack.
+    among what the range covers; ``uint4``: the same with a whole zero point. ``q8_0``: max |w| / 127 of each 32. Raises
+    ValueError for what it cannot pack.
     """
     if format in FLOATS:
         return float_weight(matrix.to(FLOATS[format]))
@@ -107,11 +119,12 @@ def pack(matrix: torch.Tensor, format: str, group: int = BLOCK) -> Weight:
         scale = matrix.float().abs().amax(1) / 127
         q = (matrix.float() / _not_zero(scale)[:, None]).round().clamp_(-127, 127)
         return Weight(format, (out, into), F.pad(q.to(torch.int8), (0, -into % BLOCK)), scale)
-    if format not in ("int4", "q8_0"):
-        raise ValueError(f"weights are packed into {', '.join((*FLOATS, 'int8', 'int4', 'q8_0'))}, not {format!r}")
-    if format == "int4" and group not in INT4_GROUPS:
-        raise ValueError(f"int4 has groups of {INT4_GROUPS[0]} or {INT4_GROUPS[1]}, not {group}")
-    group = group if format == "int4" else BLOCK
+    if format not in ("int4", "uint4", "q8_0"):
+        known = ", ".join((*FLOATS, "int8", "int4", "uint4", "q8_0"))
+        raise ValueError(f"weights are packed into {known}, not {format!r}")
+    if format != "q8_0" and group not in INT4_GROUPS:
+        raise ValueError(f"{format} has groups of {INT4_GROUPS[0]} or {INT4_GROUPS[1]}, not {group}")
+    group = BLOCK if format == "q8_0" else group
     if into % group:
         raise ValueError(f"{format}: rows of {into} are no whole groups of {group}")
     grouped = matrix.float().reshape(out, into // group, group)
@@ -121,14 +134,24 @@ def pack(matrix: torch.Tensor, format: str, group: int = BLOCK) -> Weight:
             format, (grouped / _not_zero(half)[..., None]).round().clamp_(-127, 127).flatten(1), half
         )
     low, high = grouped.amin(-1).clamp_max(0), grouped.amax(-1).clamp_min(0)
-    scales = torch.stack(((high - low) / 15, low), -1).half()
-    scale, offset = scales.float().unbind(-1)
+    scale = ((high - low) / 15).half().float()
+    if format == "int4":
+        second = offset = low.half().float()
+    else:
+        second = (-low / _not_zero(scale)).round().clamp_(0, 15)
+        offset = -second * scale
+    scales = torch.stack((scale, second), -1).half()
     q4 = ((grouped - offset[..., None]) / _not_zero(scale)[..., None]).round().clamp_(0, 15).to(torch.uint8)
     return Weight(format, (out, into), _in_halves(q4.reshape(out, into)), scales, group)
 
 
 def weight_of_numbers(
-    format: str, q: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | None = None, group: int = BLOCK
+    format: str,
+    q: torch.Tensor,
+    scale: torch.Tensor,
+    zero: torch.Tensor | None = None,
+    group: int = BLOCK,
+    order: torch.Tensor | None = None,
 ) -> Weight:
     """A weight of whole numbers that are given: ``int8``, ``q8_0`` or ``uint4``.
 
@@ -136,6 +159,7 @@ def weight_of_numbers(
         q: ``[out, in]``, within the format's range.
         scale: ``[out, in / group]`` that float16 holds; of ``int8`` ``[out, 1]`` float32.
         zero: of ``uint4``, like ``scale``.
+        order: of ``uint4``: see `Weight`.
     """
     shape = (q.shape[0], q.shape[1])
     if format == "int8":
@@ -143,7 +167,7 @@ def weight_of_numbers(
     if format == "q8_0":
         return gguf_weight(gguf_blocks(format, q.reshape(shape[0], -1, BLOCK), scale), format, shape)
     assert format == "uint4" and zero is not None
-    return Weight(format, shape, _in_halves(q.to(torch.uint8)), torch.stack((scale, zero), -1).half(), group)
+    return Weight(format, shape, _in_halves(q.to(torch.uint8)), torch.stack((scale, zero), -1).half(), group, order)
 
 
 def numbers(weight: Weight) -> Numbers:
@@ -172,7 +196,8 @@ def unpack(weight: Weight) -> torch.Tensor:
         return weight.data.float()
     q, scale, offset = numbers(weight)
     values = q.float().mul_(scale[..., None])
-    return (values if offset is None else values.add_(offset[..., None])).reshape(weight.shape)
+    values = (values if offset is None else values.add_(offset[..., None])).reshape(weight.shape)
+    return values if weight.order is None else torch.empty_like(values).index_copy_(1, weight.order, values)
 
 
 def _half(raw: torch.Tensor) -> torch.Tensor:

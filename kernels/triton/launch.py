@@ -51,6 +51,11 @@ def cannot_run(device: torch.device) -> str:
     return cannot_compile()
 
 
+def on_gpu(device: torch.device) -> bool:
+    """Whether tensors there are laid out for Triton kernels, and not for the C++ ones."""
+    return device.type == "cuda"
+
+
 def suits(x: torch.Tensor) -> bool:
     """Whether ``auto`` should look at Triton for this tensor: it lies on a GPU for which kernels are compiled."""
     return x.device.type == "cuda" and not cannot_compile()

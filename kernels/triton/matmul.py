@@ -123,7 +123,7 @@ def matmul(
     out = torch.empty((m, n), dtype=a.dtype, device=a.device)
     if not out.numel():
         return out
-    chosen = config(m, a.dtype, _capability(a.device))
+    chosen = config(m, a.dtype, capability(a.device))
     grid = (triton.cdiv(m, chosen.BLOCK_M) * triton.cdiv(n, chosen.BLOCK_N),)
     _matmul[grid](
         a, b, bias, out, m, n, k, *a.stride(), *b.stride(), ACTIVATION=activation,
@@ -140,7 +140,7 @@ def linear(
     return matmul(x, weight.data.T, bias)
 
 
-def _capability(device: torch.device) -> int:
+def capability(device: torch.device) -> int:
     """Of the GPU, as in sm_90; where kernels are interpreted, the least."""
     if device.type != "cuda":
         return 80

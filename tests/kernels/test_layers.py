@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import kernels
+from kernels.reference.int4_tiles import int4_tiles
 from kernels.reference.weights import float_weight
 from kernels.triton import launch
 
@@ -98,7 +99,7 @@ def test_write_kv_converts_to_the_cache_s_dtype() -> None:
 
 OPERATIONS = [
     "embedding", "expanded_latent_attention", "flash_attention", "linear", "matmul", "merge_states", "rms_norm",
-    "rotary_embedding", "rope_and_write", "silu_mul", "softmax", "write_kv", "paged_attention",
+    "rotary_embedding", "rope_and_write", "silu_mul", "softmax", "w4a16_linear", "write_kv", "paged_attention",
     "paged_latent_attention", "route", "sample",
 ]  # fmt: skip
 ONE = torch.ones(1, 2, 2)
@@ -140,6 +141,9 @@ CALLS = {
     "rotary_embedding": lambda maker: kernels.rotary_embedding(ONE.clone(), ONE[:, 0, :1], ONE[:, 0, :1], maker=maker),
     "silu_mul": lambda maker: kernels.silu_mul(ONE, maker=maker),
     "softmax": lambda maker: kernels.softmax(ONE, maker=maker),
+    "w4a16_linear": lambda maker: kernels.w4a16_linear(
+        torch.ones(1, 32, dtype=torch.float16), int4_tiles(torch.ones(2, 32), torch.ones(2, 1), None, 32), maker=maker
+    ),
     "write_kv": lambda maker: kernels.write_kv(
         torch.ones(1, 2, 1, 2), torch.zeros(1, 1, 2, 1, 2), torch.tensor([0]), maker=maker
     ),
@@ -192,7 +196,10 @@ def test_auto_on_a_gpu_takes_triton_unless_it_refuses(monkeypatch: pytest.Monkey
     taken = []
     monkeypatch.setattr(launch, "suits", lambda x: True)
     monkeypatch.setattr(kernels, "_function", lambda op, maker: taken.append(maker) or (lambda *_, **__: ONE))
-    ops = ("flash_attention", "matmul", "merge_states", "rms_norm", "rope_and_write", "silu_mul", "softmax", "sample")
+    ops = (
+        "flash_attention", "matmul", "merge_states", "rms_norm", "rope_and_write", "silu_mul", "softmax",
+        "w4a16_linear", "sample",
+    )  # fmt: skip
     for op in ops:
         CALLS[op]("auto")
     assert taken == ["triton"] * len(ops)

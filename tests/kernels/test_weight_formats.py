@@ -97,6 +97,6 @@ def test_bytes() -> None:
     bits = {kind: random_weight(kind, 64, 1024).num_bytes * 8 / (64 * 1024) for kind in KINDS}
     assert bits == {
         "float32": 32.0, "float16": 16.0, "bfloat16": 16.0, "int8": 8 + 32 / 1024, "int4-32": 5.0, "int4-64": 4.5,
-        "q8_0": 8.5, "q4_0": 4.5, "q4_1": 5.0,
+        "uint4-32": 5.0, "uint4-64": 4.5, "q8_0": 8.5, "q4_0": 4.5, "q4_1": 5.0,
     }  # fmt: skip
     assert isinstance(float_weight(drawn(2, 2)), Weight) and set(WHOLE) < set(KINDS)

@@ -167,6 +167,7 @@ def test_rates_stand_beside_what_this_card_reaches() -> None:
     flash, sdpa, broken, silu, _ = summary.with_rates(made_sections())[2]["rows"]
     assert flash["tflops"] == 500 and flash["percent_of_product"] == pytest.approx(62.5) and "gbps" not in flash
     assert sdpa["tflops"] == 250 and "tflops" not in broken
+    assert sdpa["times_ours"] == 2 and "times_ours" not in flash and "times_ours" not in broken
     assert silu["gbps"] == 3000 and silu["percent_of_copy"] == 75 and "percent_of_product" not in silu
 
 
@@ -175,6 +176,7 @@ def test_values_and_goals() -> None:
     goals = {goal["name"]: goal for goal in goals_of(made_sections(), "NVIDIA H200")}
     assert values["ceiling: copy"] == (4000, "GB/s", None)
     assert values["prefill d128 8192: workbench"][:2] == (500, "TFLOP/s")
+    assert values["prefill d128 8192: sdpa flash by workbench"] == (2, "times as long", None)
     assert values["decode: workbench"][:2] == (3600, "GB/s"), "bound by memory, though it computes"
     assert values["m × 32, eager: outside the model"].value == 50
     assert goals["prefill d128 8192: workbench"]["reached"] and not goals["silu_mul"]["reached"]

@@ -21,7 +21,9 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from kernels.reference import attention as reference_attention
+from kernels.reference import int4_tiles
 from kernels.reference import sampling as reference_sampling
+from kernels.reference.int4_tiles import Int4Tiles
 from kernels.triton import launch
 from tests.model.bare_runner import open_runner, request
 from tests.model.fake_graphs import FakeCuda
@@ -107,10 +109,13 @@ def run(backends: Iterable[str]) -> None:
     """Everything up to the tensor of chosen ids. Raises what torch raises."""
     # Not inference_mode: under it torch keeps the value of a tensor of one number and tries to bring it to the device.
     with FakeTensorMode(), torch.no_grad():
-        served = [(model_config(), backend) for backend in backends]
-        served += [(latent_config(), backend) for backend in backends if CANDIDATES[backend].latent_too]
-        for config, backend in served:
-            runner = open_runner(config, backend, CUDA, torch.float32)
+        served: list[tuple[ModelConfig, str, str | None]] = [(model_config(), backend, None) for backend in backends]
+        served.append((model_config(), next(iter(backends)), "w4a16"))
+        served += [(latent_config(), backend, None) for backend in backends if CANDIDATES[backend].latent_too]
+        for config, backend, scheme in served:
+            runner = open_runner(config, backend, CUDA, torch.float32, scheme)
+            in_tiles = [isinstance(layer.mlp.down.parts[0], Int4Tiles) for layer in runner.decoder.layers]
+            assert all(in_tiles) if scheme else not any(in_tiles)
             for plan in plans():
                 if config.latent is None:
                     captured(runner, plan)
@@ -178,6 +183,7 @@ BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "random numbers": lambda: forgets_device(reference_sampling),
     "captured step": lambda: forgets_device(step_inputs),
     "logprobs": lambda: forgets_device(logprobs),
+    "groups of 4-bit weights": lambda: forgets_device(int4_tiles),
 }
 """Each leaves what it names on the CPU."""
 

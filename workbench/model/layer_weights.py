@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels.cpu.panels import Panels
 from kernels.reference.weights import Weight, unpack
 from workbench.model.linear import Linear, Matrix
 
@@ -35,7 +34,7 @@ class LayerWeights:
     def floats(self, name: str) -> torch.Tensor:
         """A tensor that must be there, in the dtype it is kept in; a packed matrix is unpacked."""
         found = self._weights.pop(self._prefix + name)
-        assert not isinstance(found, Panels)
+        assert isinstance(found, torch.Tensor | Weight)
         return unpack(found) if isinstance(found, Weight) else found
 
     def linear(self, *names: str) -> Linear:

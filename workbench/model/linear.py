@@ -11,16 +11,23 @@ from kernels.cpu import linear as cpu_linear
 from kernels.cpu import native
 from kernels.cpu.build import cannot_run
 from kernels.cpu.panels import Panels, in_panels
+from kernels.reference.int4_tiles import Int4Tiles, tiles_of
 from kernels.reference.weights import Weight, float_weight, stack
+from kernels.triton import launch
 
 PACKED_FOR_ROWS = 32
 """The batch that packed weights are laid out for. Other batches run as fast within the noise, from 1 row to 512."""
-Matrix = Weight | Panels
+Matrix = Weight | Panels | Int4Tiles
 
 
 def laid_out(weight: Matrix | torch.Tensor) -> Matrix:
-    """A matrix as those who multiply with it here read it: in panels for our own kernels, else as it is."""
+    """A matrix as those who multiply with it here read it: in panels for our own kernels on a CPU, 4-bit numbers in
+    tiles on a GPU, else as it is."""
     made = float_weight(weight) if isinstance(weight, torch.Tensor) else weight
+    if isinstance(made, Int4Tiles):
+        return made
+    if launch.on_gpu(made.data.device):
+        return tiles_of(made) if isinstance(made, Weight) and made.format == "uint4" else made
     return made if made.data.device.type != "cpu" or cannot_run() else in_panels(made)
 
 
@@ -71,12 +78,15 @@ def embed(matrix: Matrix, token_ids: torch.Tensor) -> torch.Tensor:
     """The rows of ``token_ids`` ``[rows]``: ``[rows, in]``."""
     if isinstance(matrix, Panels):
         return cpu_linear.embedding(matrix, token_ids)
+    assert isinstance(matrix, Weight), "an embedding is not kept in tiles"
     return kernels.embedding(matrix, token_ids)
 
 
 def _product(x: torch.Tensor, matrix: Matrix, bias: torch.Tensor | None, activation_bits: int) -> torch.Tensor:
     if isinstance(matrix, Panels):
         return cpu_linear.linear(x, matrix, bias, activation_bits)
+    if isinstance(matrix, Int4Tiles):
+        return kernels.w4a16_linear(x, matrix, bias)
     return kernels.linear(x, matrix, bias, activation_bits)
 
 

@@ -66,7 +66,7 @@ def test_what_is_no_number_stays_in_its_row_and_column(device: str) -> None:
 
 @pytest.mark.parametrize("arch", [80, 90, 100])
 def test_every_tile_that_a_gpu_takes(arch: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul, "_capability", lambda device: arch)
+    monkeypatch.setattr(matmul, "capability", lambda device: arch)
     for rows in (5, 40, 140):
         a, b = drawn(rows, 192, dtype=BF16).to(device), (drawn(192, 136, seed=1) / 16).to(device, BF16)
         agrees(matmul.matmul(a, b), reference.matmul(a, b), a.double() @ b.double())

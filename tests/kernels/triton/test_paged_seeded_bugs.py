@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -20,10 +17,11 @@ from kernels.triton import (
     paged_call,
     paged_plan,
 )
-from kernels.triton.interpreter import OutOfBounds, interpreting
+from kernels.triton.interpreter import interpreting
 from tests.kernels.triton import latent_cases, paged_cases, test_cascade, test_paged_contract
 from tests.kernels.triton.latent_cases import Latents
 from tests.kernels.triton.paged_cases import Paged
+from tests.kernels.triton.planted import Bug, is_caught
 
 pytestmark = [
     pytest.mark.slow,
@@ -88,17 +86,6 @@ def halves(device: str) -> None:
     """Two programs have a half of the result each."""
     case = Latents([(1, 100), (3, 30)], heads=20, rank=512, rope=64, device=device)
     case.check(*case.run())
-
-
-CAUGHT = (AssertionError, OutOfBounds, pytest.fail.Exception)
-"""A wrong number, or an address that the checker refuses; not a bug that does not even run."""
-
-
-class Bug(NamedTuple):
-    module: ModuleType
-    true: str
-    false: str
-    caught_by: Callable[[str], None]
 
 
 BUGS = {
@@ -171,35 +158,9 @@ BUGS = {
 }  # fmt: skip
 
 
-def plant(bug: Bug, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiles the module with its one line changed; whoever uses one of its functions uses that of the changed one."""
-    text = Path(str(bug.module.__file__)).read_text(encoding="utf-8")
-    assert text.count(bug.true) == 1, "the line has changed; so must the bug"
-    path = folder / "planted.py"
-    path.write_text(text.replace(bug.true, bug.false), encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("planted", path)
-    assert spec is not None and spec.loader is not None
-    planted = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(planted)
-    own = dict(vars(bug.module))
-    for user in USERS:
-        for name, function in list(vars(user).items()):
-            if function is own.get(name) and callable(function) and not isinstance(function, type):
-                monkeypatch.setattr(user, name, vars(planted).get(name, function))
-
-
 @pytest.mark.parametrize("name", BUGS)
 def test_it_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
-    bug = BUGS[name]
-    plant(bug, tmp_path, monkeypatch)
-    found: BaseException | None = None
-    try:
-        bug.caught_by(device)
-    except (Exception, pytest.fail.Exception) as error:
-        found = error
-    while found is not None and not isinstance(found, CAUGHT):
-        found = found.__cause__
-    assert found is not None, "the check passes"
+    assert is_caught(BUGS[name], USERS, tmp_path, monkeypatch, device), "the check passes"
 
 
 @pytest.mark.parametrize("check", [mixed, tail, windowed, latents, halves])

@@ -25,7 +25,7 @@ class Case:
     """Of one call: what it computes, and what it must read and write at least."""
 
 
-GROUPS = {name: f"{name}_cases" for name in ("attention", "paged", "latent", "fused", "sampling")}
+GROUPS = {name: f"{name}_cases" for name in ("attention", "paged", "latent", "fused", "w4a16", "sampling")}
 """By section, the module of its ``cases(scale)``."""
 
 

@@ -30,8 +30,9 @@ CARDS = {
 """By what the card's name contains."""
 COPY_GOAL = 80.0
 """Per cent of the copy bandwidth that decode and fused operations shall reach."""
-NOT_BY_COPY = ("sample", "matmul")
-"""Sampling reads its logits more than once, and products are compared with cuBLAS."""
+NOT_BY_COPY = ("sample", "matmul", "w4a16")
+"""Sampling reads its logits more than once, and products are compared with cuBLAS; those with 4-bit weights read so
+little of a layer that starting counts."""
 OVERHEAD_GOAL = 10.0
 """Per cent of a step that the engine may take beside the model, with graphs at a batch of 32."""
 

@@ -28,15 +28,19 @@ def ceilings(sections: list[Told]) -> dict[str, float]:
 
 
 def with_rates(sections: list[Told]) -> list[Told]:
-    """The sections, timed rows with ``tflops``, ``gbps``, and per cent of the ceilings."""
+    """The sections, timed rows with ``tflops``, ``gbps``, and per cent of the ceilings; those of others with
+    ``times_ours``, the seconds by ours of the same case."""
     best = ceilings(sections)
-    return [one | {"rows": [_rated(row, best) for row in one["rows"]]} for one in sections]
+    ours = {row["case"]: row["seconds"] for row in rows_of(sections, "contender") if row["contender"] == OURS}
+    return [one | {"rows": [_rated(row, best, ours) for row in one["rows"]]} for one in sections]
 
 
-def _rated(row: Told, best: dict[str, float]) -> Told:
+def _rated(row: Told, best: dict[str, float], ours: dict[str, float]) -> Told:
     if "contender" not in row or row.get("error"):
         return row
     made = dict(row)
+    if row["contender"] != OURS and row["case"] in ours:
+        made["times_ours"] = row["seconds"] / ours[row["case"]]
     for work, ceiling, rate, size in (("flops", "product", "tflops", 1e12), ("bytes", "copy", "gbps", 1e9)):
         if row[work]:
             made[rate] = row[work] / row["seconds"] / size
@@ -57,6 +61,8 @@ def values(sections: list[Told]) -> dict[str, Value]:
                 low, high = row[work] / row["high"] / size, row[work] / row["low"] / size
                 name = f"{row['case']}: {row['contender']}"
                 found.setdefault(name, Value(row[work] / row["seconds"] / size, unit, [low, high]))
+        if "times_ours" in row:
+            found[f"{row['case']}: {row['contender']} by {OURS}"] = Value(row["times_ours"], "times as long", None)
     for row in rows_of(sections, "concurrency"):
         name = f"{row['model']} × {row['concurrency']}, {'graphs' if row['graphs'] else 'eager'}"
         found[name] = Value(row["output_throughput"], "tok/s", None)

@@ -39,3 +39,5 @@ def _tensors(weights: Mapping[str, torch.Tensor | Weight]) -> Iterator[tuple[str
         yield f"{name} {weight.format} {weight.group}", weight.data
         if weight.scales is not None:
             yield f"{name} scales", weight.scales
+        if weight.order is not None:
+            yield f"{name} order", weight.order

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from kernels.reference.weights import Weight, unpack
+from kernels.triton import launch
 from workbench.errors import UsageError, WorkbenchError
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_config, shipped_names
@@ -75,24 +76,26 @@ def load_weights(
         return dict(dummy_weights(config, seed, dtype, device))
     loaded: dict[str, torch.Tensor | Weight] = {}
     shapes: dict[str, tuple[int, ...]] = {}
-    for name, tensor in _read(Path(str(source)), chosen, packed, config.quant_method is not None):
+    for name, tensor in _read(Path(str(source)), chosen, packed, config.quant_method is not None, torch.device(device)):
         if is_buffer(name) or of_prediction_layer(name, config):
             continue
         shapes[name] = tuple(tensor.shape)
         if name in expected or name == HEAD:
             kept = torch.float32 if stays_float32(name) else dtype
-            loaded[name] = tensor if isinstance(tensor, Weight) else tensor.to(device=device, dtype=kept)
+            loaded[name] = tensor.to(device) if isinstance(tensor, Weight) else tensor.to(device=device, dtype=kept)
     if config.tie_word_embeddings and HEAD in loaded:
         _drop_copied_head(loaded, shapes, str(source))
     check_tensors(expected, shapes, str(source))
     return {name: loaded[name] for name in expected}
 
 
-def _read(source: Path, chosen: str, packed: bool, quantized: bool) -> Iterator[tuple[str, torch.Tensor | Weight]]:
+def _read(
+    source: Path, chosen: str, packed: bool, quantized: bool, device: torch.device
+) -> Iterator[tuple[str, torch.Tensor | Weight]]:
     if chosen == "safetensors" and quantized:
         from workbench.model.weights.quantized import load_quantized
 
-        return load_quantized(source, packed)
+        return load_quantized(source, packed, launch.on_gpu(device))
     if chosen == "safetensors":
         return (pair for stored in load_safetensors(source) for pair in one_by_one(*stored))
     from workbench.model.gguf.mapping import iter_tensors

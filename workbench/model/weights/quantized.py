@@ -9,6 +9,7 @@ import torch
 
 from kernels.reference.weights import BLOCK, INT4_GROUPS, Weight, float_weight, weight_of_numbers
 from workbench.checks import read_json_object
+from workbench.model.weights.expected import EMBEDDING
 from workbench.model.weights.files import load_safetensors, safetensors_names
 from workbench.quant.codecs import Codec, codec_of
 from workbench.quant.result import QuantizedWeight
@@ -25,11 +26,13 @@ def quantized_names(folder: Path) -> list[str]:
     return [f"{name.removesuffix(first)}.weight" for name in safetensors_names(folder) if name.endswith(first)]
 
 
-def load_quantized(folder: Path, packed: bool = False) -> Iterator[tuple[str, torch.Tensor | Weight]]:
+def load_quantized(
+    folder: Path, packed: bool = False, on_gpu: bool = False
+) -> Iterator[tuple[str, torch.Tensor | Weight]]:
     """Every weight under the name that it had as floats, as soon as all its tensors are read, wherever they lie.
 
-    ``packed``: as `as_weight` has it, where that is not None; otherwise float32. What is not quantized comes as it is,
-    matrices of 16 bits as such.
+    ``packed``: as `as_weight` or, ``on_gpu``, `as_gpu_weight` has it, where that is not None; otherwise float32. What
+    is not quantized comes as it is; for a CPU matrices of 16 bits stay packed as such.
     """
     codec = read_codec(folder)
     ends: dict[str, set[str]] = {}
@@ -41,15 +44,16 @@ def load_quantized(folder: Path, packed: bool = False) -> Iterator[tuple[str, to
     for name, tensor in load_safetensors(folder, lambda name: name.rpartition(".")[2] in codec.ENDS):
         stem, _, end = name.rpartition(".")
         if stem not in ends or end not in ends[stem]:
-            as_stored = packed and tensor.dim() == 2 and tensor.dtype in (torch.float16, torch.bfloat16)
+            as_stored = packed and not on_gpu and tensor.dim() == 2 and tensor.dtype in (torch.float16, torch.bfloat16)
             yield name, float_weight(tensor) if as_stored else tensor
             continue
         parts = held.setdefault(stem, {})
         parts[end] = tensor
         if len(parts) == len(ends[stem]):
             made = codec.decode(held.pop(stem), stem)
-            kept = as_weight(made) if packed else None
-            yield f"{stem}.weight", made.dequantize() if kept is None else kept
+            name = f"{stem}.weight"
+            kept = None if not packed else as_weight(made) if not on_gpu else as_gpu_weight(made, name)
+            yield name, made.dequantize() if kept is None else kept
 
 
 def as_weight(weight: QuantizedWeight) -> Weight | None:
@@ -70,6 +74,32 @@ def as_weight(weight: QuantizedWeight) -> Weight | None:
     scale = scale.repeat_interleave(width // group, 1)
     if weight.args.bits == 8:
         return weight_of_numbers("q8_0", weight.q, scale)
+    return _uint4(weight.q, scale, None if zero is None else zero.repeat_interleave(width // group, 1), group)
+
+
+def as_gpu_weight(weight: QuantizedWeight, name: str) -> Weight | None:
+    """The same numbers of 4 bits as the W4A16 kernel reads them; None where there are others, or groups or scales are
+    none of its own, and for an embedding, whose rows are looked up.
+
+    Groups stay as they are, a multiple of 32. With act-order the columns of a group become neighbours.
+    """
+    scale, columns = weight.params.scale, weight.q.shape[1]
+    width = columns // scale.shape[1]
+    if name == EMBEDDING or weight.args.bits != 4 or columns != width * scale.shape[1] or width % BLOCK:
+        return None
+    if not torch.equal(scale.half().float(), scale):
+        return None
+    if weight.group_of is None:
+        return _uint4(weight.q, scale, weight.params.zero, width)
+    order = weight.group_of.argsort(stable=True)
+    if not torch.equal(weight.group_of[order], torch.arange(columns) // width):
+        return None
+    return _uint4(weight.q[:, order], scale, weight.params.zero, width, order)
+
+
+def _uint4(
+    q: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | None, group: int, order: torch.Tensor | None = None
+) -> Weight:
     half = 8  # from the signed side
-    zero = torch.zeros_like(scale) if zero is None else zero.float().repeat_interleave(width // group, 1)
-    return weight_of_numbers("uint4", weight.q.short() + half, scale, zero + half, group)
+    zero = torch.zeros_like(scale) if zero is None else zero.float()
+    return weight_of_numbers("uint4", q.short() + half, scale, zero + half, group, order)
