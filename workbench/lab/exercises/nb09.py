@@ -33,7 +33,7 @@ def best_clip(numbers: list[float], largest_code: int, shares: list[float]) -> f
     nearest to number / scale, but none beyond largest_code or below -largest_code; it comes back as code * scale.
     shares: those to try, falling. Of several with the same error the first is taken.
     """
-    # your turn: for each share a scale; for each number a code and what comes back; add up the squares of what is lost
+    # your turn: a scale for each share, a code for each number, and the squares of what is lost
     reach, errors = max(abs(x) for x in numbers), []
     for share in shares:
         scale = share * reach / largest_code
@@ -137,7 +137,7 @@ EXERCISES = (
         reference=cases.clipped_by_squares,
         examples=(
             Example(([7.0, -7.0, 3.0, 1.0], 7, [1.0, 0.5]), 1.0, "nothing is lost with a scale of 1"),
-            Example(([3.0, -3.0, 1.0, 2.0, 4.0], 3, [1.0, 0.75]), 0.75, "scale 1: three exact, one off by 1"),
+            Example(([3.0, -3.0, 1.0, 2.0, -2.0, 4.0], 3, [1.0, 0.75]), 0.75, "scale 1: five exact, one off by 1"),
             Example((_NUMBERS, 1, [1.0, 0.5, 0.25]), 1.0, "one giant, three codes"),
         ),
         cases=cases.clip_cases,
