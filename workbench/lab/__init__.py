@@ -16,7 +16,7 @@ _NAMES = {
     "workbench.lab.figures": ("block_tables", "holders", "pool_map", "step_table", "timeline"),
     "workbench.lab.fused_pairs": ("fusions", "layer_bytes"),
     "workbench.lab.lesson": ("Lesson", "current_lesson", "start"),
-    "workbench.lab.layer_numbers": ("layer_inputs", "layer_weight"),
+    "workbench.lab.layer_numbers": ("changed_inputs", "layer_inputs", "layer_weight", "moved_by"),
     "workbench.lab.memory_plot": ("memory_map",),
     "workbench.lab.number_views": ("format_table", "keep", "kept_table"),
     "workbench.lab.own_kernel": ("beside", "compile_own"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
 
+from workbench.errors import UsageError
 from workbench.lab.table import Cell, Table
-from workbench.quant.formats import FloatFormat, Format, decode, encode, format_named, spacing
+from workbench.quant.formats import ROUNDINGS, FloatFormat, Format, decode, encode, format_named, round_to, spacing
 
 FLOATS = ("fp32", "tf32", "bf16", "fp16", "fp8_e5m2", "fp8_e4m3", "fp4_e2m1")
 SHOWN = (*FLOATS, "int8", "int4")
@@ -45,7 +47,8 @@ def told(kept: Kept) -> str:
     """What happened, in words: ``clamped, off by 552``."""
     if kept.what in ("exact", "to 0"):
         return kept.what
-    return f"{kept.what}, off by {kept.error:,.4g}" if 1 <= kept.error < 1e5 else f"{kept.what}, off by {kept.error:.2g}"
+    error = f"{kept.error:,.4g}" if 1 <= kept.error < 1e5 else f"{kept.error:.2g}"
+    return f"{kept.what}, off by {error}"
 
 
 def kept_table(values: Sequence[float], names: Sequence[str] = SHOWN, scales: Sequence[float] = ()) -> Table:
@@ -72,6 +75,44 @@ def format_table(names: Sequence[str] = SHOWN) -> Table:
         rows.append([label(name), parts, *small, f"{steps[0]:.2g}", far])
     head = ["format", "sign, exponent, mantissa", "bias", "largest", "smallest normal", "smallest above 0", "step at 1"]
     return Table([*head, "from 1 to 2 million"], rows, "computed from the bits")
+
+
+def overflow_table(values: Sequence[float], names: Sequence[str]) -> Table:
+    """A row for each format: what values become in it where nothing is clamped, infinity or NaN among it."""
+    rows = []
+    for name in names:
+        found = round_to(torch.tensor(values, dtype=torch.float64), format_named(name), saturate=False)
+        rows.append([label(name), *(f"{number:,.6g}" for number in found.tolist())])
+    return Table(["not clamped", *(f"{value:,g}" for value in values)], rows)
+
+
+def rounding_table(values: Sequence[float], name: str, seed: int = 0) -> Table:
+    """A row for each way of rounding to a format; ``seed``: of the draw that ``stochastic`` makes."""
+    numbers, rows = torch.tensor(values, dtype=torch.float64), []
+    for way in ROUNDINGS:
+        found = round_to(numbers, format_named(name), way, generator=torch.Generator().manual_seed(seed))
+        rows.append([way, *(f"{number:g}" for number in found.tolist())])
+    return Table([f"to {label(name)}", *(f"{value:g}" for value in values)], rows)
+
+
+_THEIRS = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
+
+
+def beside_ml_dtypes(name: str) -> str:
+    """Compares what every code of an 8-bit float means with the package ml_dtypes, where it is installed; in words.
+
+    Raises AssertionError where the two differ.
+    """
+    if name not in _THEIRS:
+        raise UsageError(f"{name!r} is not compared with ml_dtypes; choose from {', '.join(_THEIRS)}")
+    if find_spec("ml_dtypes") is None:
+        return "ml_dtypes is not installed, so nothing was compared with it"
+    import ml_dtypes
+
+    codes = torch.arange(256, dtype=torch.uint8)
+    theirs = torch.from_numpy(codes.numpy().view(getattr(ml_dtypes, _THEIRS[name])).astype("float32"))
+    assert torch.equal(decode(codes, format_named(name)).nan_to_num(-1), theirs.nan_to_num(-1)), f"other {label(name)}"
+    return f"ml_dtypes reads all {len(codes)} codes of {label(name)} as this engine does"
 
 
 def bit_fields(code: int, format: Format) -> tuple[str, ...]:

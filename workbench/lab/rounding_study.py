@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 
 from workbench.errors import UsageError
+from workbench.lab.table import Table
 from workbench.quant.args import QuantArgs
 from workbench.quant.core import dequantize, fake_quant, observed, qparams, quantize
+from workbench.quant.formats import format_named, round_to
+from workbench.quant.result import snr_db
 
 TENSOR = {
     "INT8": QuantArgs(8, strategy="tensor", symmetric_range="narrow"),
@@ -45,6 +48,15 @@ def peak(x: Tensor) -> float:
     return float(x.abs().max() / x.double().square().mean().sqrt())
 
 
+def distribution_table(numbers: Mapping[str, Tensor], limit: float) -> Table:
+    """A row for each tensor: its largest magnitude, `peak`, and how many numbers lie beyond ``limit``."""
+    rows = [
+        [name, f"{x.abs().max():,.4g}", f"{peak(x):.1f}", f"{int((x.abs() > limit).sum())} of {x.numel():,}"]
+        for name, x in numbers.items()
+    ]
+    return Table(["numbers", "largest", "peak", f"beyond {limit:g}"], rows)
+
+
 def middle_snr(exact: Tensor, back: Tensor) -> float:
     """Signal to noise in decibels of the middle row (median; rows of zeros are left out).
 
@@ -56,6 +68,24 @@ def middle_snr(exact: Tensor, back: Tensor) -> float:
     if not bool((signal > 0).any()):
         raise UsageError("all rows are 0: there is no signal")
     return float((10 * torch.log10(signal / noise))[signal > 0].median())
+
+
+def loss_table(exact: Tensor, backs: Mapping[str, Tensor], moved: Mapping[str, float]) -> Table:
+    """A row for each way in which ``exact`` came back; ``moved``: what each does to the model's predictions (KL)."""
+    rows = []
+    for name, back in backs.items():
+        gone = float((back[exact != 0] == 0).float().mean())
+        snr = f"{snr_db(exact, back):.1f}", f"{middle_snr(exact, back):.1f}"
+        rows.append([name, snr[0], f"{gone:.0%}", snr[1], f"{moved[name]:.4f}"])
+    return Table(["", "dB, all numbers", "became 0", "dB, middle token", "KL"], rows)
+
+
+def counted_up(name: str, rounding: str, additions: int, seed: int = 0, sums: int = 64) -> float:
+    """What 0 becomes when 1 is added so many times and each sum is rounded to a format: the mean of several sums."""
+    draw, total, format = torch.Generator().manual_seed(seed), torch.zeros(sums), format_named(name)
+    for _ in range(additions):
+        total = round_to(total + 1, format, rounding, generator=draw)
+    return float(total.mean())
 
 
 def snr_by_format(

@@ -45,8 +45,8 @@ def _draw_row(canvas: Canvas, x: float, name: str, y: float) -> None:
             left += _CELL
         canvas.close()
         left += _GAP
-    short = format_named(name).bits < 32
-    canvas.text(left + 10, y + _HIGH - 5, f"{_reading(x, name)} = {_became(x, name)}" if short else _became(x, name), 12)
+    reading = f"{_reading(x, name)} = " if format_named(name).bits < 32 else ""
+    canvas.text(left + 10, y + _HIGH - 5, reading + _became(x, name), 12)
     canvas.close()
 
 
