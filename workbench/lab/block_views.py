@@ -39,9 +39,9 @@ def four_bits(x: Tensor) -> dict[str, float]:
     return {name: snr_db(x, back) for name, back in found.items()}
 
 
-def four_bits_table(found: Mapping[str, Mapping[str, float]]) -> Table:
+def four_bits_table(found: Mapping[str, Mapping[str, float]], caption: str = "") -> Table:
     """``found``: what `four_bits` gave for each tensor. Bits of a number are with its share of the scales."""
     bits = dict.fromkeys((f"MXFP4, {mode}" for mode in POWER_MODES), MXFP4.bits)
     bits |= {"NVFP4": NVFP4.bits, "INT4 by 64": INT4_64.bits_per_number((1, 64))}
     rows = [[name, f"{bits[name]:g}", *(f"{one[name]:.1f}" for one in found.values())] for name in bits]
-    return Table(["format", "bits each", *(f"dB, {name}" for name in found)], rows)
+    return Table(["format", "bits each", *(f"dB, {name}" for name in found)], rows, caption)

@@ -48,13 +48,13 @@ def peak(x: Tensor) -> float:
     return float(x.abs().max() / x.double().square().mean().sqrt())
 
 
-def distribution_table(numbers: Mapping[str, Tensor], limit: float) -> Table:
+def distribution_table(numbers: Mapping[str, Tensor], limit: float, caption: str = "") -> Table:
     """A row for each tensor: its largest magnitude, `peak`, and how many numbers lie beyond ``limit``."""
     rows = [
         [name, f"{x.abs().max():,.4g}", f"{peak(x):.1f}", f"{int((x.abs() > limit).sum())} of {x.numel():,}"]
         for name, x in numbers.items()
     ]
-    return Table(["numbers", "largest", "peak", f"beyond {limit:g}"], rows)
+    return Table(["numbers", "largest", "peak", f"beyond {limit:g}"], rows, caption)
 
 
 def middle_snr(exact: Tensor, back: Tensor) -> float:
