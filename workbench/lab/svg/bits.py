@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from workbench.lab.number_views import SHOWN, bit_fields, formula, keep, label, told
+from workbench.lab.number_views import SHOWN, Kept, bit_fields, formula, keep, label, told
 from workbench.lab.svg.canvas import Canvas, text_width
 from workbench.lab.svg.cells import WIDTH
 from workbench.lab.table import Table
@@ -18,26 +19,48 @@ _WHOLE = (_FIELDS[0], ("recompute", "W", "whole number, in two's complement"))
 
 def render_bits(x: float, names: Sequence[str] = SHOWN) -> str:
     """A row for each format: bits, their reading where they are a float's, and what ``x`` has become."""
-    canvas = Canvas(WIDTH, _TOP + _ROW * len(names) + 6)
+    canvas, rows = Canvas(WIDTH, _TOP + _ROW * len(names) + 6), [_row(x, name) for name in names]
     canvas.text(8, 22, f"{x:,.8g} in {len(names)} formats", 14, bold=True)
     _legend(canvas)
-    for row, name in enumerate(names):
-        _draw_row(canvas, x, name, _TOP + _ROW * row)
-    return canvas.svg(f"{x:,.8g} in {len(names)} formats", "; ".join(_words(x, name) for name in names))
+    for number, row in enumerate(rows):
+        _draw_row(canvas, row, _TOP + _ROW * number)
+    return canvas.svg(f"{x:,.8g} in {len(names)} formats", "; ".join(row.words for row in rows))
 
 
 def bits_table(x: float, names: Sequence[str] = SHOWN) -> Table:
     """The same as a table."""
-    rows = [[label(name), " ".join(_bits(x, name)), _reading(x, name), _became(x, name)] for name in names]
+    rows = [[label(row.name), " ".join(row.bits), row.reading, row.became] for row in (_row(x, name) for name in names)]
     return Table([f"{x:,.8g}", "bits", "read as", "what became of it"], rows)
 
 
-def _draw_row(canvas: Canvas, x: float, name: str, y: float) -> None:
-    kinds = _FIELDS if isinstance(format_named(name), FloatFormat) else _WHOLE
-    canvas.open(_words(x, name), format=name, what=keep(x, name).what)
-    canvas.text(8, y + _HIGH - 5, label(name), 12, bold=True)
+class _Row(NamedTuple):
+    name: str
+    kept: Kept
+    bits: tuple[str, ...]
+    reading: str
+
+    @property
+    def became(self) -> str:
+        return f"{self.kept.number:,.8g}, {told(self.kept)}"
+
+    @property
+    def words(self) -> str:
+        return f"{label(self.name)}: {' '.join(self.bits)}, {self.became}"
+
+
+def _row(x: float, name: str) -> _Row:
+    format, kept = format_named(name), keep(x, name)
+    reading = formula(kept.code, format) if isinstance(format, FloatFormat) else "whole number"
+    return _Row(name, kept, bit_fields(kept.code, format), reading)
+
+
+def _draw_row(canvas: Canvas, row: _Row, y: float) -> None:
+    format = format_named(row.name)
+    canvas.open(row.words, format=row.name, what=row.kept.what)
+    canvas.text(8, y + _HIGH - 5, label(row.name), 12, bold=True)
     left = _LEFT
-    for (tone, letter, _), bits in zip(kinds, _bits(x, name), strict=True):
+    kinds = _FIELDS if isinstance(format, FloatFormat) else _WHOLE
+    for (tone, letter, _), bits in zip(kinds, row.bits, strict=True):
         canvas.open(field=letter, bits=bits)
         for bit in bits:
             canvas.rect(left, y, _CELL, _HIGH, tone, 0.5)
@@ -45,8 +68,8 @@ def _draw_row(canvas: Canvas, x: float, name: str, y: float) -> None:
             left += _CELL
         canvas.close()
         left += _GAP
-    reading = f"{_reading(x, name)} = " if format_named(name).bits < 32 else ""
-    canvas.text(left + 10, y + _HIGH - 5, reading + _became(x, name), 12)
+    reading = f"{row.reading} = " if format.bits < 32 else ""
+    canvas.text(left + 10, y + _HIGH - 5, reading + row.became, 12)
     canvas.close()
 
 
@@ -57,21 +80,3 @@ def _legend(canvas: Canvas) -> None:
         canvas.text(left + _CELL / 2, 48, letter, 10, "middle")
         canvas.text(left + _CELL + 5, 48, words, 11)
         left += _CELL + 5 + text_width(words) + 18
-
-
-def _bits(x: float, name: str) -> tuple[str, ...]:
-    return bit_fields(keep(x, name).code, format_named(name))
-
-
-def _reading(x: float, name: str) -> str:
-    format, code = format_named(name), keep(x, name).code
-    return formula(code, format) if isinstance(format, FloatFormat) else "whole number"
-
-
-def _became(x: float, name: str) -> str:
-    kept = keep(x, name)
-    return f"{kept.number:,.8g}, {told(kept)}"
-
-
-def _words(x: float, name: str) -> str:
-    return f"{label(name)}: {' '.join(_bits(x, name))}, {_became(x, name)}"
