@@ -29,7 +29,7 @@ def scale_modes_table(pairs: Sequence[tuple[float, float]]) -> Table:
         made = to_blocks(blocks, MXFP4, mode)
         scales, back = decode(made.scales, MXFP4.scale).flatten().tolist(), from_blocks(made)[:, :2].tolist()
         rows.append([mode, *(f"scale {s:g}: {a:g} and {b:g}" for s, (a, b) in zip(scales, back, strict=True))])
-    return Table(["scale rounded", *(f"{largest:g} and {small:g}" for largest, small in pairs)], rows, MXFP4.name)
+    return Table(["scale rounded", *(f"{largest:g} and {small:g}" for largest, small in pairs)], rows, "MXFP4")
 
 
 def four_bits(x: Tensor) -> dict[str, float]:

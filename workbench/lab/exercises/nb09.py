@@ -33,7 +33,7 @@ def best_clip(numbers: list[float], largest_code: int, shares: list[float]) -> f
     nearest to number / scale, but none beyond largest_code or below -largest_code; it comes back as code * scale.
     shares: those to try, falling. Of several with the same error the first is taken.
     """
-    # your turn: a scale for each share, a code for each number, and the squares of what is lost
+    # your turn: a scale for each share, a code for each number, the squares of what is lost
     reach, errors = max(abs(x) for x in numbers), []
     for share in shares:
         scale = share * reach / largest_code
