@@ -69,7 +69,7 @@ def format_table(names: Sequence[str] = SHOWN) -> Table:
         far = f"{steps[1]:g}–{steps[2]:g}" if steps[2] == steps[2] else "beyond its range"
         if isinstance(one, FloatFormat):
             parts = f"1, {one.exponent_bits}, {one.mantissa_bits}"
-            small = [one.bias, f"{one.max:.6g}", f"{one.smallest_normal:.2g}", f"{one.tiny:.2g}"]
+            small = [f"{one.bias}", f"{one.max:.6g}", f"{one.smallest_normal:.2g}", f"{one.tiny:.2g}"]
         else:
             parts, small = f"{one.bits} in two's complement", ["–", f"{one.max:g}", "–", "1"]
         rows.append([label(name), parts, *small, f"{steps[0]:.2g}", far])
