@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.errors import UsageError
@@ -87,5 +87,28 @@ def stacked_bars(rows: Mapping[str, Mapping[str, float]], x_label: str, title: s
         axes.set_xlabel(x_label)
         axes.set_title(title, fontsize=11)
         figure.legend(loc="outside lower center", ncols=len(names[0]), frameon=False, fontsize=9)
+        pyplot.close(figure)
+    return figure
+
+
+def tick_plot(rows: Mapping[str, Sequence[float]], x_label: str, title: str = "") -> Figure:
+    """One line of ticks for each name, from top to bottom, over one axis: where the numbers of each lie.
+
+    Raises UsageError without rows.
+    """
+    if not rows:
+        raise UsageError("tick_plot draws at least 1 row of ticks")
+    from matplotlib import pyplot, style
+
+    with style.context("default"):
+        size = (7, 0.6 + 0.5 * len(rows))
+        figure, axes = pyplot.subplots(figsize=size, facecolor="white", layout="constrained")
+        places = list(range(len(rows), 0, -1))
+        axes.eventplot(list(rows.values()), lineoffsets=places, linelengths=0.7, linewidths=0.7, colors="#0072b2")
+        axes.set_yticks(places, list(rows))
+        axes.set_xlabel(x_label)
+        axes.set_title(title)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.tick_params(axis="y", length=0)
         pyplot.close(figure)
     return figure

@@ -4,6 +4,7 @@ All frames of one run have one size and one legend. Text takes the page's own co
 colour comes with a letter or a shape.
 """
 
+from workbench.lab.svg.bits import bits_table, render_bits
 from workbench.lab.svg.blocks import block_table_frames, render_block_table
 from workbench.lab.svg.heads import prompt_heads_table, render_prompt_heads
 from workbench.lab.svg.lifeline import render_lifeline
@@ -16,12 +17,14 @@ from workbench.lab.svg.timeline import render_step_timeline, timeline_frames
 from workbench.lab.svg.tree import prefix_tree_frames, prefix_tree_table, render_prefix_tree
 
 __all__ = [
+    "bits_table",
     "block_table_frames",
     "memory_map_frames",
     "parting_table",
     "prefix_tree_frames",
     "prefix_tree_table",
     "prompt_heads_table",
+    "render_bits",
     "render_block_table",
     "render_lifeline",
     "render_memory_map",
