@@ -13,6 +13,7 @@ from kernels.reference.weights import BLOCK, GGUF_BYTES, gguf_weight, numbers, u
 from workbench.config import EngineConfig
 from workbench.errors import UsageError
 from workbench.gguf_file import GGUFFile
+from workbench.lab.table import Cell, Table
 from workbench.model import store
 from workbench.quant.codecs import CODECS, gguf
 from workbench.quant.codecs.awq import ORDER
@@ -59,6 +60,12 @@ def stored(weight: QuantizedWeight, folder: Path) -> list[Stored]:
     back = gguf.decode(data, "Q4_0", whole)
     found.append(Stored("GGUF Q4_0", data.nbytes, f"blocks {list(data.shape)}", f"{word:08x}", holds, back))
     return found
+
+
+def stored_table(files: list[Stored]) -> Table:
+    """Where each format's first word lies, and whose numbers it holds."""
+    rows: list[list[Cell | str | int]] = [[one.format, one.tensor, one.word, one.holds] for one in files]
+    return Table(["format", "tensor", "first word", "nibbles, from the right"], rows)
 
 
 class Block(NamedTuple):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from workbench.config import EngineConfig
 from workbench.errors import WorkbenchError
 from workbench.lab.recorded import RecordedRun, read_run, recorded_runs, write_run
+from workbench.lab.table import Cell, Table
 from workbench.model import store
 
 if TYPE_CHECKING:
@@ -47,6 +48,14 @@ class WholeModels(NamedTuple):
     """In floats."""
     source: str
     """Which machine it was, and that it was another one where it was."""
+
+    def table(self) -> Table:
+        rows: list[list[Cell | str | int]] = [["floats", "–", f"{self.perplexity:.2f}", "0", "100"]]
+        for how, one in self.models.items():
+            rows.append([how, f"{one.megabytes:.0f}", f"{one.perplexity:.2f}", f"{one.kl:.3f}", f"{one.agreement:.1f}"])
+        return Table(
+            [f"{SCHEME}, groups of {GROUP}", "MB", "perplexity", "KL, nats", "same token %"], rows, self.source
+        )
 
 
 def folder() -> Path:

@@ -29,7 +29,7 @@ def round_group(numbers: list[float], bits: int) -> tuple[list[int], float, int]
     # end
 
 
-def pack(numbers: list[int], bits: int) -> list[int]:
+def pack_numbers(numbers: list[int], bits: int) -> list[int]:
     """Numbers of `bits` bits in words of 32, the first number in the lowest bits; bits divides 32.
 
     The last word is filled up with zeros. Words are int32, as checkpoints keep them: from -2 ** 31 to 2 ** 31 - 1, the
@@ -44,7 +44,7 @@ def pack(numbers: list[int], bits: int) -> list[int]:
     # end
 
 
-def compensate(weights: list[float], rounded: float, factors: list[float]) -> list[float]:
+def make_good(weights: list[float], rounded: float, factors: list[float]) -> list[float]:
     """What the weights after the first become, once the first was rounded.
 
     weights: of one output, the first is the one that became `rounded`. factors: the first one's row of U, from the
@@ -151,7 +151,7 @@ EXERCISES = (
         minutes=10,
         statement="Checkpoints keep eight numbers of 4 bits (or four of 8) in one int32. Pack a row, the first number "
         "in the lowest bits. A word whose highest bit is set is negative.",
-        function=pack,
+        function=pack_numbers,
         reference=cases.packed_by_bits,
         examples=(
             Example(([1, 2, 3, 4, 5, 6, 7, 0], 4), [0x07654321], "read the hexadecimal digits from the right"),
@@ -185,7 +185,7 @@ EXERCISES = (
         statement="GPTQ rounds one weight after the other. Each time the weights of the same output that are still to "
         "come change so that the output, over the calibration tokens, moves as little as it can. How much each gives "
         "stands in a row of U.",
-        function=compensate,
+        function=make_good,
         reference=cases.compensated_by_inverse,
         examples=(
             Example(([0.5, 0.25], 1.0, [2.0, 1.0]), [0.5], "the error is -0.5, by the diagonal -0.25"),
