@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from workbench.config import EngineConfig
+from workbench.config import EngineConfig, from_options
 from workbench.errors import WorkbenchError
 from workbench.lab.recorded import RecordedRun, read_run, recorded_runs, write_run
 from workbench.lab.table import Cell, Table
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NOTEBOOK = "10"
 ALGORITHMS = ("rtn", "awq", "gptq")
 SCHEME, GROUP = "w4a16", 64
-TOKENS, WINDOW, STRIDE = 2048, 512, 256
+TOKENS, WINDOW, STRIDE = 1024, 512, 512
 
 
 class Whole(NamedTuple):
@@ -89,15 +89,16 @@ def make(told: Callable[[str], None] = print) -> Path:
         if not (out / "config.json").is_file():
             told(f"{algorithm}: {out} is made")
             quantize_model(model, out, scheme=SCHEME, algorithm=algorithm, group_size=GROUP)
-    floats = LLM(model=model, quantization="none", device="cpu", num_kv_blocks=64, max_num_seqs=1)
-    values = {"floats perplexity": _entry(_scored(floats, None, told)["perplexity"], "")}
-    for algorithm in ALGORITHMS:
-        out = folder() / algorithm
-        row = _scored(LLM(model=str(out), device="cpu", num_kv_blocks=64, max_num_seqs=1), floats, told)
-        values[f"{algorithm} KL"] = _entry(row["kl"], "nats")
-        values[f"{algorithm} perplexity"] = _entry(row["perplexity"], "")
-        values[f"{algorithm} agreement"] = _entry(100 * row["top1_agreement"], "%")
-        values[f"{algorithm} MB"] = _entry((out / "model.safetensors").stat().st_size / 1e6, "MB")
+    small = {"device": "cpu", "num_kv_blocks": 64, "max_num_seqs": 1}
+    floats = LLM(from_options({"model": model, "quantization": "none"} | small))
+    llms = {how: LLM(from_options({"model": str(folder() / how)} | small)) for how in ALGORITHMS}
+    rows, values = _scored(floats, llms, told), {}
+    values["floats perplexity"] = _entry(rows.pop("floats")["perplexity"], "")
+    for how, row in rows.items():
+        values[f"{how} KL"] = _entry(row["kl"], "nats")
+        values[f"{how} perplexity"] = _entry(row["perplexity"], "")
+        values[f"{how} agreement"] = _entry(100 * row["top1_agreement"], "%")
+        values[f"{how} MB"] = _entry((folder() / how / "model.safetensors").stat().st_size / 1e6, "MB")
     source = provenance(torch.device("cpu"))
     workload = f"{Path(model).name}, {SCHEME} in groups of {GROUP}, {TOKENS} tokens, window {WINDOW}, stride {STRIDE}"
     write_run(done, notebook=NOTEBOOK, device=source["cpu"], driver=None, provenance=source, workload=workload,
@@ -105,25 +106,39 @@ def make(told: Callable[[str], None] = print) -> Path:
     return done
 
 
-def _scored(llm: LLM, reference: LLM | None, told: Callable[[str], None]) -> dict[str, Any]:
-    """Against `evaluation_text`, window by window, each kept."""
+def _scored(floats: LLM, llms: Mapping[str, LLM], told: Callable[[str], None]) -> dict[str, dict[str, Any]]:
+    """All models on `evaluation_text`, window by window side by side, so that floats are computed once a window; what
+    is scored is kept."""
     from workbench.measure.evaluate import Record, Windows, score, summary, text_hash
     from workbench.text.sample_texts import evaluation_text
 
-    assert llm.tokenizer is not None
+    assert floats.tokenizer is not None
     text, windows = evaluation_text(), Windows(WINDOW, STRIDE)
-    ids, name = llm.tokenizer.encode(text)[:TOKENS], Path(llm.config.model).stem
-    fingerprints = [one.weights_fingerprint for one in (llm, reference) if one is not None]
-    head = {"weights": fingerprints, "text": text_hash(text), "tokens": len(ids), "windows": asdict(windows),
-            "quantization": llm.quantization.name}  # fmt: skip
-    record = Record(folder() / f"{name}.jsonl", head)
-    parts, kept = [], {part.begin for part in record.kept}
-    for part in score(ids, windows, llm.runner.logits, reference.runner.logits if reference else None, record.kept):
-        parts.append(part)
-        if part.begin not in kept:
-            record.add(part)
-        told(f"{name}: {sum(one.tokens for one in parts)} of {len(ids)} tokens scored")
-    return summary(parts, windows, text)
+    ids = floats.tokenizer.encode(text)[:TOKENS]
+    last: dict[tuple[int, ...], Any] = {}
+
+    def exact(shown: list[int]) -> Any:
+        if tuple(shown) not in last:
+            last.clear()
+            last[tuple(shown)] = floats.runner.logits(shown)
+        return last[tuple(shown)]
+
+    records, runs = {}, {}
+    for how, llm in {"floats": floats, **llms}.items():
+        head = {"weights": [floats.weights_fingerprint, llm.weights_fingerprint], "text": text_hash(text),
+                "tokens": len(ids), "windows": asdict(windows), "quantization": llm.quantization.name}  # fmt: skip
+        records[how] = Record(folder() / f"{how}.jsonl", head)
+        model, reference = (exact, None) if llm is floats else (llm.runner.logits, exact)
+        runs[how] = score(ids, windows, model, reference, records[how].kept)
+    kept = {how: {part.begin for part in record.kept} for how, record in records.items()}
+    parts: dict[str, list[Any]] = {how: [] for how in runs}
+    for window in zip(*runs.values(), strict=True):
+        for how, part in zip(runs, window, strict=True):
+            parts[how].append(part)
+            if part.begin not in kept[how]:
+                records[how].add(part)
+        told(f"{sum(part.tokens for part in parts['floats'])} of {len(ids)} tokens scored")
+    return {how: summary(found, windows, text) for how, found in parts.items()}
 
 
 def _entry(value: float, unit: str) -> dict[str, Any]:
