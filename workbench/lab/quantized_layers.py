@@ -22,6 +22,9 @@ from workbench.quant.stats import InputStats
 from workbench.text.sample_texts import calibration_text, calibration_texts, evaluation_text
 from workbench.text.tokenizer import tokenizer_beside
 
+_CHARACTERS = 40
+"""Of a text for each token that is taken of it: enough, and its head is quick to cut into tokens."""
+
 
 class Reader(NamedTuple):
     """Matrices that read the same inputs."""
@@ -64,7 +67,7 @@ def first_layers(tokens: int, layers: int = 2, readers: Sequence[str] = tuple(RE
     tokenizer = tokenizer_beside(source)
     if tokenizer is None:
         raise UsageError(f"{EngineConfig().model} has no tokenizer, which calibration texts need")
-    texts = (calibration_text(), evaluation_text())
+    texts = (text[: tokens * _CHARACTERS] for text in (calibration_text(), evaluation_text()))
     runs = [LayerByLayer(config, weights, calibration_texts(tokenizer, text, tokens)) for text in texts]
     found = []
     for index in range(layers):
