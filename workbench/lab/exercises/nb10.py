@@ -104,7 +104,6 @@ def _as_compensate(function: Callable[..., Any], original: Callable[..., Any]) -
 
 
 _GROUP = [-1.0, 0.0, 0.3, 2.0]
-_WEIGHTS = [0.6, 0.6, 0.1]
 
 EXERCISES = (
     Exercise(
@@ -118,7 +117,7 @@ EXERCISES = (
         function=round_group,
         reference=cases.group_by_trying,
         examples=(
-            Example(([-1.0, 0.0, 0.3, 2.0], 2), ([0, 1, 1, 3], 1.0, 1), "two bits: codes 0 to 3, a step of 1"),
+            Example((_GROUP, 2), ([0, 1, 1, 3], 1.0, 1), "two bits: codes 0 to 3, a step of 1"),
             Example(([0.0, 3.0, 7.5, 1.0], 4), ([0, 6, 15, 2], 0.5, 0), "nothing below 0: the zero point is 0"),
             Example(([-3.0, -1.5, -0.2], 2), ([0, 1, 3], 1.0, 3), "nothing above 0; -1.5 is a tie"),
         ),
@@ -193,7 +192,6 @@ EXERCISES = (
             Example(([1.0, 2.0, 4.0], 1.0, [0.5, 3.0, -2.0]), [2.0, 4.0], "no error, no change"),
         ),
         cases=cases.compensate_cases,
-        given={"weights": _WEIGHTS},
         hints=(
             "What changed in the first weight, and which number in factors belongs to it?",
             "error = (first − rounded) / factors[0]. A weight further on changes by −error × its factor: rounding down "
