@@ -18,13 +18,13 @@ W4 = QuantArgs(4, group_size=64, symmetric=False, scale="fp16")
 
 
 def reader(divisible: bool = True, name: str = "0.v_proj") -> Reader:
-    """Inputs of which some channels are large and go together."""
+    """Inputs of which some channels are large, and which go together."""
     draw = torch.Generator().manual_seed(5)
-    mix = torch.randn(576, 576, generator=draw) / 24 + torch.diag(torch.linspace(0.1, 6, 576))
+    mix = torch.randn(64, 576, generator=draw) * torch.linspace(0.1, 3, 576)
     stats = []
     for _ in range(2):
         one = InputStats(576)
-        one.add(torch.randn(900, 576, generator=draw) @ mix)
+        one.add(torch.randn(1500, 64, generator=draw) @ mix + torch.randn(1500, 576, generator=draw) / 10)
         stats.append(one)
     return Reader("qkv", divisible, {name: torch.randn(32, 576, generator=draw)}, *stats)
 

@@ -19,7 +19,7 @@ def round_group(numbers: list[float], bits: int) -> tuple[list[int], float, int]
     number and always holds 0, so that 0 stays exactly 0. A group of zeros has scale 1. Ties go to the even number, as
     Python's `round` has it.
     """
-    # your turn: the range in how many steps? Which code stands for 0? Then round, and stay inside.
+    # your turn: in how many steps is the range cut, and which code stands for 0?
     top = 2**bits - 1
     low, high = min(0.0, *numbers), max(0.0, *numbers)
     scale = (high - low) / top or 1.0
