@@ -60,8 +60,8 @@ triton36: env  ## the oldest Triton that the kernels run on, in .triton36
 notebooks: env  ## run every notebook and write its outputs (one only, or a look: make notebooks ARGS="03 --check")
 	$(PY) -m workbench.lab.write $(ARGS)
 
-artifacts:  ## (not built yet)
-	@echo "make artifacts: not built yet: it will make and keep the slow results that notebooks show" >&2; exit 1
+artifacts: env  ## the slow results that notebooks show, made here and kept (half an hour; it goes on where it was stopped)
+	$(PY) -m workbench.lab.quantized_models
 
 clean:  ## remove the environment and all caches (models stay)
 	rm -rf .venv .triton36 build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -5,7 +5,6 @@ The script itself runs, in a copy of the folder, against stand-ins for python, p
 
 from __future__ import annotations
 
-import os
 import shutil
 import stat
 import subprocess
@@ -184,10 +183,3 @@ def test_a_broken_environment_is_made_anew(machine):
     done = machine.setup()
     assert done.returncode == 0 and "making a new environment" in done.stdout
     assert len(machine.called()) == 4
-
-
-@pytest.mark.parametrize("target", ["artifacts"])
-def test_a_target_that_is_not_built_says_so(target):
-    done = subprocess.run(["make", "-s", target], cwd=ROOT, capture_output=True, text=True, env=dict(os.environ))
-    assert done.returncode != 0
-    assert f"make {target}: not built yet" in done.stderr

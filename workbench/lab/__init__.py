@@ -11,6 +11,7 @@ from typing import Any
 _NAMES = {
     "workbench.lab.attention_share": ("attention_share",),
     "workbench.lab.block_fill": ("pool_use",),
+    "workbench.lab.checkpoint_bytes": ("model_block", "stored", "stored_table"),
     "workbench.lab.compiled_kernels": ("agreed_figures", "made_table"),
     "workbench.lab.controls": ("control", "explore", "run_button"),
     "workbench.lab.course": ("course_map", "glossary"),
@@ -30,6 +31,9 @@ _NAMES = {
     "workbench.lab.prefix_runs": ("run_prompts",),
     "workbench.lab.prompt_heads": ("common_heads", "hit_tokens", "read_prompts"),
     "workbench.lab.prompt_lint": ("lint_prompts", "prompt_linter", "suggest_order"),
+    "workbench.lab.quantized_layers": ("first_layers", "judged", "layer_errors", "mean_error"),
+    "workbench.lab.quantized_tables": ("awq_table", "error_table", "group_lines", "group_table"),
+    "workbench.lab.quantized_models": ("whole_models",),
     "workbench.lab.seats": ("kv_bytes_on_each", "most_at_once", "seats_of", "seats_on"),
     "workbench.lab.shown": ("drive", "show"),
     "workbench.lab.small_models": ("scratch_folder", "small_config", "small_llm"),

@@ -5,7 +5,8 @@ One JSON file a run in ``notebooks/recorded/``::
     {schema_version, notebook, device, driver, provenance, workload, values: {name: {value, unit, spread}}}
 
 ``device`` is a name such as ``NVIDIA H200``, ``driver`` null on a CPU, ``spread`` [low, high] in the unit, or null.
-Only `Lesson.record` writes such files, from what that lesson measured; nothing is typed in or scaled.
+Only `Lesson.record` writes such files, from what that lesson measured, and `quantized_models` from what it found;
+nothing is typed in or scaled.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from importlib import import_module
 from workbench.errors import UsageError
 from workbench.lab.exercise import Exercise, Progress
 
-NOTEBOOKS = ("01", "02", "03", "04", "05", "06", "07", "08", "09", "14", "15")
+NOTEBOOKS = ("01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "14", "15")
 """Numbers of the notebooks that have exercises."""
 
 

@@ -94,13 +94,23 @@ def _sweep(
             params, across = (found[-1], 0) if fixed is None else (fixed, groups[at])
             step, zero = params.step[:, across], None if params.zero is None else params.zero[:, across]
             q[at] = to_grid(here[j], step, zero, args)
-            errors[j] = (here[j] - from_grid(q[at], step, zero)) / factor[at, at]
-            here[j + 1 :].addr_(factor[at, at + 1 : end], errors[j], alpha=-1)
+            errors[j] = compensate(here[j:], from_grid(q[at], step, zero), factor[at, at:end])
         columns[end:].addmm_(factor[start:end, end:].T, errors, alpha=-1)
     if fixed is not None:
         return q, fixed
     zeros = [p.zero for p in found if p.zero is not None]
     return q, QParams(torch.cat([p.scale for p in found], 1), torch.cat(zeros, 1) if zeros else None)
+
+
+def compensate(columns: Tensor, rounded: Tensor, factors: Tensor) -> Tensor:
+    """The first of ``columns`` ``[k, N]`` became ``rounded`` ``[N]``: changes the others, in place, to what is best.
+
+    factors ``[k]``: the first column's row of U, from the diagonal on. Returns the error ``[N]`` by U's diagonal, which
+    changes columns beyond these likewise.
+    """
+    error = (columns[0] - rounded) / factors[0]
+    columns[1:].addr_(factors[1:], error, alpha=-1)
+    return error
 
 
 def _factor(hessian: Tensor, dead: Tensor, damping: float) -> tuple[Tensor | None, float]:
