@@ -117,7 +117,8 @@ def test_floats_are_packed_when_they_are_loaded(floats: Path, scheme: str, group
     llm = open_llm(floats, **OPTIONS, quantization=scheme)
     kinds = {name.split(".")[-2]: kind for name, kind in llm.quantization.formats.items()}
     expected = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj"), "uint4")
-    # 64 inputs are one group of 64, so one scale serves a whole tile. 96 inputs are no whole groups of 64; the embedding, which is the head too, stays as it is.
+    # 64 inputs are one group of 64, so one scale serves a whole tile.
+    # 96 inputs are no whole groups of 64; the embedding, which is the head too, stays as it is.
     assert kinds == {**expected, "down_proj": "uint4" if group == 32 else "float16", "embed_tokens": "float16"}
     assert {part.group for part in parts_of(llm) if isinstance(part, Int4Tiles)} == {group}
     weights: Any = load_weights(llm.model_config, floats, "auto", torch.float16)
