@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -77,7 +79,7 @@ def test_tables_and_lines() -> None:
         (lambda: first_layers(64, layers=0), "layers=0"),
     ],
 )
-def test_what_is_not_known_is_refused(call, message: str | None) -> None:
+def test_what_is_not_known_is_refused(call: Callable[[], Any], message: str | None) -> None:
     if message is None:
         assert all(row[1] == "refused" for row in call().rows)
         return
