@@ -106,7 +106,7 @@ def test_transformers_reads_what_is_written(folders):
 
 
 def test_transformers_reads_zero_points_when_it_dequantizes(folders):
-    """What it otherwise lays out for them is not packed (llm-compressor#1618). It may multiply in float16, as scales are."""
+    """What it lays out for them is not packed (llm-compressor#1618). It may multiply in float16, as scales are."""
     pytest.importorskip("compressed_tensors")
     from transformers.utils.quantization_config import CompressedTensorsConfig
 
