@@ -31,6 +31,14 @@ from workbench.text.tokenizer import Tokenizer
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
          "num_hidden_layers": 2}  # fmt: skip
+MORE = {
+    "llama3": {
+        "rope_parameters": {
+            "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+        }
+    }
+}  # fmt: skip
 IDS = [5, 6, 7, 90, 12, 3, 44, 100]
 TEXTS = ["It's 12345 o'clock!\n\n  x = f(a, b)\t# ok", "한국어 文字 e\u0301 😀", "<|im_start|>user\nhi<|im_end|>\n", ""]
 
@@ -44,7 +52,7 @@ def written(tmp_path_factory):
         key = (family, *options.items())
         if key not in made:
             folder, out = tmp_path_factory.mktemp(family), tmp_path_factory.mktemp("gguf") / "out"
-            make_tiny(family, folder, seed=3, **SIZES)
+            make_tiny(family, folder, seed=3, **SIZES, **MORE.get(family, {}))
             quantize_model(str(folder), out, format="gguf", **{"scheme": "w8a16", **options})
             made[key] = folder, store.locate(out)
         return made[key]
@@ -56,7 +64,7 @@ def logits(path: Path) -> torch.Tensor:
     return open_llm(path).runner.logits(IDS)
 
 
-@pytest.mark.parametrize("family", ["smollm2", "llama2", "llama-linear", "qwen2", "qwen3", "mistral"])
+@pytest.mark.parametrize("family", ["smollm2", "llama2", "llama3", "llama-linear", "qwen2", "qwen3", "mistral"])
 def test_every_family_comes_back_with_its_configuration_and_weights(written, family):
     folder, file = written(family)
     config = read_model_config(folder)
@@ -211,7 +219,7 @@ def test_a_tokenizer_that_gguf_has_no_name_for_is_refused():
     ],
 )
 def test_what_a_file_cannot_say_is_refused_before_any_work(tmp_path, family, options, named):
-    make_tiny(family, tmp_path / "floats", **{k: v for k, v in SIZES.items() if k != "num_attention_heads"})
+    make_tiny(family, tmp_path / "floats", **SIZES)
     with pytest.raises(UsageError, match=named):
         quantize_model(str(tmp_path / "floats"), tmp_path / "out", format="gguf", **options)
     assert not list((tmp_path / "out").glob("*")) or [p.name for p in (tmp_path / "out").iterdir()] == [PARTS]

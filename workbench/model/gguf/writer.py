@@ -59,6 +59,7 @@ class GGUFWriter:
         self._file = path.open("w+b")
         self._file.write(head)
         self._file.truncate(start + offset)
+        self._file.flush()
 
     def put(self, name: str, data: bytes | memoryview) -> None:
         """A tensor's bytes, once. Raises ValueError for a name that is not left and for bytes that do not fit."""
@@ -70,6 +71,7 @@ class GGUFWriter:
             raise ValueError(f"{name} has {len(raw)} bytes where {size} were planned")
         self._file.seek(at)
         self._file.write(raw)
+        self._file.flush()  # who reads the file before it is whole shall see what was put
 
     def close(self) -> None:
         """Raises ValueError if tensors are missing."""
