@@ -156,7 +156,7 @@ def refusal(x: torch.Tensor, weight: Int4Tiles, bias: torch.Tensor | None = None
 
 
 def w4a16_linear(
-    x: torch.Tensor, weight: Int4Tiles, bias: torch.Tensor | None = None, num_splits: int | None = None
+    x: torch.Tensor, weight: Int4Tiles, bias: torch.Tensor | None = None, *, num_splits: int | None = None
 ) -> torch.Tensor:
     """As `kernels.reference.w4a16_linear`, for float16 and bfloat16.
 
