@@ -49,7 +49,7 @@ def check(
     device = one.matrix.device
     x = amid_nan(rows, one.tiles.shape[1], seed=seed, dtype=dtype).to(device)
     added = drawn(one.tiles.shape[0], seed=seed + 1, dtype=dtype).to(device) if bias else None
-    found = w4a16.w4a16_linear(x, one.tiles, added, splits)
+    found = w4a16.w4a16_linear(x, one.tiles, added, num_splits=splits)
     wide = x.double() @ one.matrix.T + (0 if added is None else added.double())
     agrees(found, reference.w4a16_linear(x, one.tiles, added), wide)
     if splits is None:
