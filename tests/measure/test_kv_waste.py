@@ -128,10 +128,10 @@ def test_tables_grow_with_what_is_stored(monkeypatch: pytest.MonkeyPatch, block_
 
 def test_what_was_computed_again_by_hand() -> None:
     """Four blocks of one token. Both begin with 2; the first grows to 3 by taking the second's, which has 2 then and
-    comes back when the first is done: 2 of the 5 + 3 tokens stored in the end were computed twice."""
+    comes back when the first is done: 2 of the 4 + 3 tokens stored in the end were computed twice."""
     found = page([Demand(2, 3), Demand(2, 2)], BlockPool(4, 1))
     assert (found.preempted, found.recomputed) == (1, 2)
-    assert page([Demand(1, 2)] * 3, BlockPool(4, 1)).recomputed == 0, "nobody grows beyond what is free"
+    assert page([Demand(2, 1)] * 3, BlockPool(4, 1)).recomputed == 0, "who grows no more is never preempted"
 
 
 def test_more_memory_never_holds_fewer() -> None:
