@@ -122,8 +122,8 @@ EXERCISES = (
         difficulty=1,
         minutes=8,
         statement="A request has `stored` tokens now and will have `final` when it ends; it holds `held` slots. "
-        "Account for each slot: it has a token now, or it will have one before the request ends (*reserved*), or it never will "
-        "(*internal* waste). Return these three counts. With a block table `held` may be less than `final`.",
+        "Account for each slot: it has a token now, or it will have one before the request ends (*reserved*), or it "
+        "never will (*internal* waste). Return these three counts. With a block table `held` may be less than `final`.",
         function=slot_parts,
         reference=cases.parts_by_cells,
         examples=(
