@@ -59,7 +59,7 @@ up_to_date() { # the stamp: a line with the fingerprint, then a line for each ex
 pip_install() {
   local what=$1
   shift
-  say "installing $what"
+  say "installing $what; progress: tail -f $log"
   # Without --no-compile pip would compile some ten thousand files of which few are ever imported.
   if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile "$@" >>"$log" 2>&1; then
     if grep -qE 'No space left|Errno 28' "$log"; then

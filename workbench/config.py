@@ -151,8 +151,8 @@ class EngineConfig:
     )
     disable_cascade_attn: bool = _option(
         True,
-        "False: a head whose blocks several requests share is attended once for all of them where it is long enough; "
-        "then the last bits of a result depend on who shares, and decode steps are not recorded",
+        "attend a head whose blocks several requests share anew for each of them; off: once for all where it is long "
+        "enough; then the last bits of a result depend on who shares, and decode steps are not recorded",
         only_if=(("attention_backend", "triton"), ("batch_invariant", False)),
     )
     sampling_backend: str = _option("auto", "who samples", choices=("auto", "torch", "cpu", "triton", "flashinfer"))

@@ -91,7 +91,7 @@ def test_the_order_once_adapters_have_run_on_hardware(
 REFUSED: list[tuple[str, Needs, str]] = [
     ("cpu", H100, "it runs on CPUs and the model is on cuda"),
     ("fa3", CPU, "it runs on GPUs and the model is on cpu"),
-    ("fa3", A100, "a GPU of compute capability 8.0, and it takes 9.0 and newer"),
+    ("fa3", A100, "a GPU of compute capability 8.0, and it takes 9.x only"),
     ("fa3", B200, "a GPU of compute capability 10.0, and it takes 9.x only"),
     ("flash_attn", A100, "block_size=16, and it takes pages of a multiple of 256 tokens"),
     ("flash_attn", replace(A100, head_dim=100, block_size=256), "head_dim=100, and it takes multiples of 8 up to 256"),

@@ -40,6 +40,16 @@ def test_another_card(capsys: pytest.CaptureFixture[str]) -> None:
     assert invariant["auto"] == "triton" and "vendor's library" in invariant["batch_invariant"]["why_not"]
 
 
+def test_a_model_that_is_only_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, kv_heads, head_dim in (("gemma-2b", 1, 256), ("llama-2-70b", 8, 128)):
+        needs = asked(capsys, "--model", name, "--capability", "9.0")["needs"]
+        assert (needs["num_kv_heads"], needs["head_dim"]) == (kv_heads, head_dim)
+    assert asked(capsys, "--model", "deepseek-v3", "--capability", "9.0")["needs"]["latent"] == [512, 64]
+    assert main(["info", "attention", "--model", "gemma-9b"]) == 2
+    told = capsys.readouterr().err
+    assert "'gemma-9b' is not known" in told and "gemma-2b" in told and "config.json" in told
+
+
 def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     found = asked(capsys, "--device", "cpu")
     assert found["auto"] == "cpu" and found["sampling"]["name"] == "cpu" and found["batch_invariant"] is None
@@ -67,7 +77,7 @@ def test_latent_attention(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         assert [peer["order"][0] for peer in found["peers"]] == ["fa3", "FLASH_ATTN_MLA"]
     assert main(["info", "attention", *model]) == 0
     told = capsys.readouterr().out
-    assert "128 heads over latents of 576" in told and "The order: FlashMLA was written for Hopper" in told
+    assert "128 heads over latents of 576" in told and "Why this order: FlashMLA was written for Hopper" in told
     assert main(["info", "attention", *model, "--head-dim", "64"]) == 2
     assert "--head-dim 64: the model has latent attention" in capsys.readouterr().err
 

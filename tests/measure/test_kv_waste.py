@@ -55,7 +55,7 @@ def by_cells(load: list[Demand], come: list[int], memory: Any, asked: list[int])
             labels.update(free if cell == "free" else cell for cell in cells)
             steps, running = steps + 1, running + len(memory.pieces)
         step += 1
-    return Waste(Slots(*(labels[name] for name in Slots._fields)), steps, running, 0)
+    return Waste(Slots(*(labels[name] for name in Slots._fields)), steps, running, 0, 0)
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
@@ -124,6 +124,14 @@ def test_tables_grow_with_what_is_stored(monkeypatch: pytest.MonkeyPatch, block_
     monkeypatch.setattr(kv_waste._Line, "count", watched)
     found = page(small_load(0), pool)
     assert found.preempted > 0 and len(seen) == found.steps and sum(seen) == found.running
+
+
+def test_what_was_computed_again_by_hand() -> None:
+    """Four blocks of one token. Both begin with 2; the first grows to 3 by taking the second's, which has 2 then and
+    comes back when the first is done: 2 of the 4 + 3 tokens stored in the end were computed twice."""
+    found = page([Demand(2, 3), Demand(2, 2)], BlockPool(4, 1))
+    assert (found.preempted, found.recomputed) == (1, 2)
+    assert page([Demand(2, 1)] * 3, BlockPool(4, 1)).recomputed == 0, "who grows no more is never preempted"
 
 
 def test_more_memory_never_holds_fewer() -> None:

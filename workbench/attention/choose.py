@@ -83,12 +83,12 @@ def refusal(one: Candidate, needs: Needs, installed: Collection[str] = ()) -> st
 def _limits(one: Candidate, needs: Needs) -> str:
     if needs.capability is not None and needs.device == "cuda":
         number = ".".join(map(str, needs.capability))
-        if needs.capability < one.least_capability:
-            least = ".".join(map(str, one.least_capability))
-            return f"a GPU of compute capability {number}, and it takes {least} and newer"
         if one.majors and needs.capability[0] not in one.majors:
             majors = ", ".join(f"{major}.x" for major in one.majors)
             return f"a GPU of compute capability {number}, and it takes {majors} only"
+        if needs.capability < one.least_capability:
+            least = ".".join(map(str, one.least_capability))
+            return f"a GPU of compute capability {number}, and it takes {least} and newer"
     if one.dtypes and needs.dtype not in one.dtypes:
         return f"queries are {needs.dtype}, and it takes {', '.join(one.dtypes)}"
     if one.cache_alike and needs.cache_dtype != needs.dtype:

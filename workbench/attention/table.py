@@ -31,7 +31,7 @@ class Candidate:
     """Whether the cache must have the queries' type: its pages are read as they are."""
     least_capability: tuple[int, int] = (0, 0)
     majors: tuple[int, ...] = ()
-    """The only major compute capabilities; empty: all from the least on."""
+    """The only major compute capabilities, such as 9 for 9.x; empty: all from the least on."""
     head_dims: tuple[int, ...] = ()
     """The only ones; empty: all that the next two allow."""
     head_dim_multiple: int = 1
@@ -121,7 +121,6 @@ CANDIDATES = {
             devices=("cuda",),
             dtypes=HALVES,
             cache_alike=True,
-            least_capability=(9, 0),
             majors=(9,),
             head_dim_multiple=8,
             most_head_dim=256,
@@ -135,7 +134,6 @@ CANDIDATES = {
             devices=("cuda",),
             dtypes=HALVES,
             cache_alike=True,
-            least_capability=(9, 0),
             majors=(9,),
             page_size=64,
             latent=(512, 64),

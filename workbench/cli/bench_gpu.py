@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.errors import UsageError, WorkbenchError
 from workbench.files import write_atomically
 from workbench.measure.gpu.report import why
+from workbench.measure.gpu.sections import SECTIONS
 
 if TYPE_CHECKING:
     from workbench.measure.gpu.scale import Scale
@@ -29,7 +30,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
                        help="cpu interprets the kernels, for a rehearsal (default: cuda)")  # fmt: skip
     group.add_argument("--tiny", action="store_true", help="a rehearsal: smallest shapes, no number is worth anything")
     group.add_argument("--only", type=lambda text: tuple(text.split(",")), default=(), metavar="NAME,NAME",
-                       help="these sections only, after `device`")  # fmt: skip
+                       help=f"these only, after `device`: {', '.join(one.name for one in SECTIONS[1:])}")  # fmt: skip
     group.add_argument("--commit", metavar="HASH", help="of this code, where it is no git checkout")
 
 
@@ -37,7 +38,6 @@ def gpu(args: argparse.Namespace) -> int:
     from workbench.cli.bench_gpu_tables import show
     from workbench.measure.gpu.drive import drive
     from workbench.measure.gpu.scale import Scale
-    from workbench.measure.gpu.sections import SECTIONS
 
     if args.device == "cpu" and not args.tiny:
         raise UsageError("--device cpu interprets kernels, a million times slower than a GPU: add --tiny to rehearse")

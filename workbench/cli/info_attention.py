@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.config import EngineConfig, default_model
 from workbench.errors import UsageError
+from workbench.lab.families import family, family_names
 from workbench.lab.table import Cell, Table
 
 if TYPE_CHECKING:
     from workbench.attention.choose import Needs, Verdict
+    from workbench.model.config import ModelConfig
 
 TONES = {"chosen": "decode", "passed over": "recompute", "refused": "quiet", "also possible": ""}
 
@@ -23,7 +25,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     def option(flag: str, help: str, **more: Any) -> None:
         parser.add_argument(flag, default=None, help=help, **more)
 
-    option("--model", "whose heads (default: WORKBENCH_MODEL, else the course's model)", metavar="NAME")
+    option(
+        "--model",
+        "whose heads: as for simulate, or one that is only counted, such as gemma-2b or deepseek-v3 (default: "
+        "WORKBENCH_MODEL, else the course's model)",
+        metavar="NAME",
+    )
     option("--device", "default: this machine's", choices=("cpu", "cuda"))
     option("--capability", "of a GPU that need not be here: 8.0 A100, 8.9 L4, 9.0 H100, 10.0 B200", metavar="X.Y")
     option(
@@ -96,7 +103,7 @@ def _table(needs: Needs, verdicts: list[Verdict], order: str) -> Table:
     ]
     heads = f"{needs.num_heads} query and {needs.num_kv_heads} KV heads of {needs.head_dim}"
     kind = heads if needs.latent is None else f"{needs.num_heads} heads over latents of {sum(needs.latent)}"
-    caption = f"{kind}, {needs.dtype}, blocks of {needs.block_size}, on {needs.card}. The order: {order}."
+    caption = f"{kind}, {needs.dtype}, blocks of {needs.block_size}, on {needs.card}. Why this order: {order}."
     return Table(("backend", "auto", "because", "tested on"), rows, caption)
 
 
@@ -107,9 +114,8 @@ def _needs(args: argparse.Namespace) -> tuple[Needs, Any]:
     from workbench.attention.registry import needs_of
     from workbench.llm import resolve_device
     from workbench.model.decoder import heads_of
-    from workbench.simulate.models import model_shape
 
-    model = model_shape(args.model or default_model())
+    model = _shape(args.model or default_model())
     capability = _capability(args.capability)
     if capability is not None and args.device == "cpu":
         raise UsageError(f"--capability {args.capability} is a GPU's and --device cpu is not: leave one of them out")
@@ -132,6 +138,19 @@ def _needs(args: argparse.Namespace) -> tuple[Needs, Any]:
     if elsewhere:
         return dataclasses.replace(needs, capability=capability), None
     return needs, heads
+
+
+def _shape(name: str) -> ModelConfig:
+    """As for ``workbench simulate``, and models of which the course keeps no more than the ``config.json``."""
+    from workbench.simulate.models import model_shape
+
+    known = family_names()
+    if name in known:
+        return family(name)
+    try:
+        return model_shape(name)
+    except UsageError as error:
+        raise UsageError(f"{error}; heads are known here of {', '.join(known)}") from None
 
 
 def _capability(text: str | None) -> tuple[int, int] | None:

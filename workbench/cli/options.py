@@ -32,8 +32,9 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     for spec in dataclasses.fields(EngineConfig):
         meta = spec.metadata
         flag, default = "--" + spec.name.replace("_", "-"), meta["default"]
-        text = meta["help"] + ("" if default is None else f" (default: {default})")
         kind = str(spec.type).split(" ")[0]
+        told = {True: "on", False: "off"}[default] if kind == "bool" else default
+        text = meta["help"] + ("" if default is None else f" (default: {told})")
         common: dict[str, Any] = {"dest": spec.name, "default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
         if kind == "bool":
             group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from workbench import __version__
@@ -48,6 +50,21 @@ class Parser(argparse.ArgumentParser):
             hint = f"; did you mean {close[0]}?" if close else ""
             chosen.error(f"{' '.join(unknown)}: there is no such argument{hint}")
         return found
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuses ``--flag False`` of a switch: argparse would take the word for a prompt, and leave the flag on."""
+        words = sys.argv[1:] if args is None else list(args)
+        for word, behind in pairwise([*words, ""]):
+            if word == "--":
+                break
+            flag, given, value = word.partition("=")
+            value = value if given else behind
+            switch = self._option_string_actions.get(flag)
+            if isinstance(switch, argparse.BooleanOptionalAction) and value.lower() in ("true", "false"):
+                on = flag.startswith("--no-") != (value.lower() == "true")
+                meant = next(one for one in switch.option_strings if one.startswith("--no-") != on)
+                self.error(f"{flag} takes no value, and {value} was given: say {meant}")
+        return super().parse_known_args(words, namespace)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -65,6 +65,8 @@ class Waste(NamedTuple):
     """Requests that ran, summed over these steps."""
     preempted: int
     """How often a request gave its blocks up, to be computed again."""
+    recomputed: int
+    """Tokens that these requests had stored; beside the load's own, they are what was computed again."""
 
     @property
     def at_once(self) -> float:
@@ -130,7 +132,7 @@ def reserve(
             line.count([(tokens, asked[number]) for number, tokens in stored.items()], [*stored], rounding,
                        memory.free, memory.free >= asked[line.waiting[0]])  # fmt: skip
         line.step += 1
-    return line.waste(0)
+    return line.waste()
 
 
 def page(load: Sequence[Demand], pool: BlockPool, arrivals: Sequence[int] | None = None) -> Waste:
@@ -139,7 +141,7 @@ def page(load: Sequence[Demand], pool: BlockPool, arrivals: Sequence[int] | None
     line = _Line(load, arrivals)
     stored: dict[int, int] = {}  # of each running request, in the order of admission
     before: dict[int, int] = {}  # of those that were preempted
-    longest, preempted = max((one.final for one in load), default=0), 0
+    longest, preempted, recomputed = max((one.final for one in load), default=0), 0, 0
     if pool.blocks_for(longest) > pool.num_blocks:
         raise UsageError(f"{longest} tokens never fit into {pool.num_blocks} blocks of {pool.block_size}")
     while line.coming or line.waiting or stored:
@@ -154,6 +156,7 @@ def page(load: Sequence[Demand], pool: BlockPool, arrivals: Sequence[int] | None
                 before[last] = stored.pop(last)
                 line.waiting.appendleft(last)
                 preempted += 1
+                recomputed += before[last]
             if number in stored:
                 pool.grow(str(number), int(full))
                 stored[number] += 1
@@ -169,7 +172,7 @@ def page(load: Sequence[Demand], pool: BlockPool, arrivals: Sequence[int] | None
             pool.grow(str(number), pool.blocks_for(tokens))
             stored[number] = tokens
         line.step += 1
-    return line.waste(preempted)
+    return line.waste(preempted, recomputed)
 
 
 class _Line:
@@ -199,7 +202,7 @@ class _Line:
         self._slots = [before + more for before, more in zip(self._slots, sums, strict=True)]
         self._steps, self._running = self._steps + 1, self._running + len(running)
 
-    def waste(self, preempted: int) -> Waste:
+    def waste(self, preempted: int = 0, recomputed: int = 0) -> Waste:
         if not self._steps:
             raise UsageError("nobody ever waited, so nothing was wasted: give more requests or less memory")
-        return Waste(Slots(*self._slots), self._steps, self._running, preempted)
+        return Waste(Slots(*self._slots), self._steps, self._running, preempted, recomputed)

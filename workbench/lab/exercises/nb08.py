@@ -121,9 +121,9 @@ EXERCISES = (
         title="What a request's slots hold",
         difficulty=1,
         minutes=8,
-        statement="Account for every slot that a request holds: it has a token now, or it will have one before the "
-        "request ends (*reserved*), or it never will (*internal* waste). The same function must serve a reservation "
-        "and a block table.",
+        statement="A request has `stored` tokens now and will have `final` when it ends; it holds `held` slots. "
+        "Account for each slot: it has a token now, or it will have one before the request ends (*reserved*), or it "
+        "never will (*internal* waste). Return these three counts. With a block table `held` may be less than `final`.",
         function=slot_parts,
         reference=cases.parts_by_cells,
         examples=(
@@ -155,7 +155,10 @@ EXERCISES = (
         difficulty=2,
         minutes=20,
         statement="A request's keys were attended to in two parts, by two programs that knew nothing of each other. "
-        "Each left its result and its log-sum-exp. Make of them what one program would have found over all keys.",
+        "Each left its result (`out_a`, `out_b`) and its log-sum-exp (`lse_a`, `lse_b`). Make of them what one program "
+        "would have found over all keys: the result and its log-sum-exp. A log-sum-exp of -inf says that no keys were "
+        "seen; what stands in that result may be NaN and must not be looked at. If neither saw a key, return zeros and "
+        "-inf.",
         function=merge,
         reference=cases.merged_by_decimals,
         examples=(
