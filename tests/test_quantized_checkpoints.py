@@ -21,6 +21,7 @@ from workbench.errors import UsageError, WorkbenchError
 from workbench.model.divergence import kl_divergence
 from workbench.model.weights import load_weights, read_model_config
 from workbench.quant.codecs import CODECS
+from workbench.quant.result import snr_db
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
          "num_hidden_layers": 2}  # fmt: skip
@@ -261,6 +262,18 @@ def test_a_folder_that_is_a_file_or_another_groups_are_told_and_leave_it_free(fl
     (out / f"model.safetensors{SCRATCH}").write_bytes(b"of a run that was killed")
     quantize_model(str(floats), out, format="gptq", group_size=32)
     assert not list(out.glob(f"*{SCRATCH}"))
+
+
+@pytest.mark.parametrize("method", ["compressed-tensors", "gptq"])
+@pytest.mark.parametrize("group", [-1, 32])
+def test_eight_bits_are_rounded_under_the_scale_that_is_stored(floats, tmp_path, method, group):
+    """What the report says is what the file holds."""
+    out = tmp_path / "out"
+    told = quantize_model(str(floats), out, scheme="w8a16", format=method, group_size=group)
+    exact, kept = (load_weights(read_model_config(at), at, "auto", torch.float32) for at in (floats, out))
+    for one in told["layers"]:
+        before, after = exact[f"{one['name']}.weight"], kept[f"{one['name']}.weight"]
+        assert one["snr_db"] == pytest.approx(snr_db(before, after), abs=1e-6), one["name"]
 
 
 def test_a_quantized_model_is_not_quantized_again(folders, tmp_path):

@@ -100,7 +100,9 @@ class CheckpointFolder(LayersFolder):
         tensors = dict(rest)
         for index in range(num_layers):
             tensors.update(self.tensors(index))
-        tensors = {name: t.half() if t.dtype == torch.float32 else t for name, t in tensors.items()}
+        ends = self._codec.ENDS  # what a codec made stays as it is
+        tensors = {name: t.half() if t.dtype == torch.float32 and name.rpartition(".")[2] not in ends else t
+                   for name, t in tensors.items()}  # fmt: skip
         beyond = [name for name, t in tensors.items() if t.is_floating_point() and not bool(t.isfinite().all())]
         if beyond:
             raise UsageError(

@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,8 @@ def quantize_model(
         codec = _blocks(scheme, group_size, symmetric, algorithm, order)
         args = codec.args
     else:
-        args = preset(scheme, group_size, symmetric).weights
+        # As checkpoints keep scales: numbers are to be rounded under what is stored.
+        args = replace(preset(scheme, group_size, symmetric).weights, scale="fp16")
         codec = CODECS[format](
             args, order if algorithm == "gptq" and args.strategy == "group" and order != "none" else None
         )
