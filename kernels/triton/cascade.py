@@ -56,13 +56,23 @@ def shared_heads(
     A head ends before the first query of each member, which then sees all of it. Where requests part, either all share
     what lies before, or those on each side share more: whatever saves the most reading. Nobody is in two groups.
     """
+    least_blocks = max(1, -(-least_tokens // block_size))
     room = [max(0, n - (query_start[b + 1] - query_start[b])) // block_size for b, n in enumerate(seq_lens)]
-    heads = [tuple(table[:blocks]) for table, blocks in zip(tables, room, strict=True)]
-    asking = [b for b, _ in enumerate(heads) if query_start[b + 1] > query_start[b]]
-    return _split(heads, asking, least_requests, max(1, -(-least_tokens // block_size)))
+    # By first block, so that tables of requests who share nothing, which are most, are not looked into.
+    asking: dict[int, list[int]] = {}
+    for b, blocks in enumerate(room):
+        if blocks >= least_blocks and query_start[b + 1] > query_start[b]:
+            asking.setdefault(tables[b][0], []).append(b)
+    found: list[SharedHead] = []
+    for members in asking.values():
+        if len(members) >= least_requests:
+            found += _split({b: tuple(tables[b][: room[b]]) for b in members}, members, least_requests, least_blocks)
+    return found
 
 
-def _split(heads: list[tuple[int, ...]], asking: list[int], least_requests: int, least_blocks: int) -> list[SharedHead]:
+def _split(
+    heads: dict[int, tuple[int, ...]], asking: list[int], least_requests: int, least_blocks: int
+) -> list[SharedHead]:
     """The best heads of some members. A list and no recursion: a thousand requests may part one after the other."""
     found: list[tuple[list[int], int, int]] = []  # members, blocks in common, who they are a branch of
     waiting = [(asking, -1)]
