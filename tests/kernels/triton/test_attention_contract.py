@@ -15,6 +15,7 @@ from kernels.triton.flash_attention import flash_attention
 from kernels.triton.flash_tiles import Tiles
 from kernels.triton.interpreter import OutOfBounds, interpreting
 from tests.kernels.triton.attention_cases import NAN, RUNGS, Case
+from tests.kernels.triton.grids import NotedGrids
 
 SMALL = Tiles(32, 16, 4, 1)
 interpreted_only = pytest.mark.skipif(not interpreting(), reason="the checker lives in the interpreter")
@@ -120,21 +121,13 @@ def test_strides_beyond_32_bits(flash: str, wide: str, device: str) -> None:
 
 def test_tokens_lie_on_grid_x(monkeypatch: pytest.MonkeyPatch) -> None:
     """[7] y and z end at 65,535 programs; and a grid of no program is not launched."""
-    grids = []
-
-    class Recorder:
-        arg_names = ()
-
-        def __getitem__(self, grid: tuple[int, ...]):
-            grids.append(grid)
-            return lambda **_: None
-
-    monkeypatch.setattr("kernels.triton.flash_attention._flash", Recorder())
+    noted = NotedGrids()
+    monkeypatch.setattr("kernels.triton.flash_attention._flash", noted)
     for tokens in (0, 70_000 * SMALL.block_m):
         x = torch.empty(1, 2, 16).expand(tokens, 2, 16)
         boundaries = torch.tensor([0, tokens], dtype=torch.int32)
         flash_attention(x, x, x, boundaries, boundaries, scale=1.0, config=SMALL, descriptors=False)
-    assert grids == [(70_001, 2)]
+    assert noted.grids == [(70_001, 2)]
 
 
 def test_no_queries_and_no_sequences(rung: str, device: str) -> None:

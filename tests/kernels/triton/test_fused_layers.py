@@ -12,6 +12,7 @@ import kernels
 from kernels import reference
 from kernels.triton import activation, matmul, norm, rope, sampling, softmax
 from kernels.triton.interpreter import interpreting
+from tests.kernels.triton.grids import NotedGrids
 from tests.kernels.triton.rules import agrees, amid_nan, drawn
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -181,18 +182,12 @@ def test_offsets_beyond_32_bits() -> None:
 
 def test_tokens_stand_on_the_grid_s_first_axis(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others end at 65,535. Nothing is launched where there are no tokens."""
-    grids: list[tuple[int, ...]] = []
-
-    class Recorder:
-        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-            grids.append(grid)
-            return lambda *args, **options: None
-
+    noted = NotedGrids()
     for module, kernel in (
         (norm, "_rms_norm"), (activation, "_silu_mul"), (rope, "_rope_and_write"), (softmax, "_fused"),
         (softmax, "_online"), (matmul, "_matmul"), (sampling, "_sample"),
     ):  # fmt: skip
-        monkeypatch.setattr(module, kernel, Recorder())
+        monkeypatch.setattr(module, kernel, noted)
     monkeypatch.setattr("kernels.triton.launch.interpreted", lambda: True)
     for tokens in (70_000, 0):
         x = torch.empty(tokens, 32)
@@ -201,7 +196,7 @@ def test_tokens_stand_on_the_grid_s_first_axis(monkeypatch: pytest.MonkeyPatch) 
         sampling.sample(x, *([[0.0] * tokens] * 5))
         places = torch.zeros(tokens, dtype=torch.int64)
         rope.rope_and_write(x, places, torch.empty(9, 4), torch.empty(9, 4), places, torch.empty(1, 1, 2, 1, 8))
-        assert len(grids) == 7 and all(max(grid[1:], default=1) < 65_536 for grid in grids)
+        assert len(noted.grids) == 7 and all(max(grid[1:], default=1) < 65_536 for grid in noted.grids)
 
 
 def test_what_cannot_be_taken_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from kernels.triton.interpreter import OutOfBounds, interpreting
 from kernels.triton.paged_attention import attend
 from kernels.triton.paged_call import plan_for
 from tests.kernels.triton.attention_cases import NAN
+from tests.kernels.triton.grids import NotedGrids
 from tests.kernels.triton.paged_cases import GARBAGE, SPLITS, Paged
 
 pytestmark = pytest.mark.usefixtures("no_clean_memory")
@@ -103,16 +104,8 @@ def test_strides_beyond_32_bits(device: str) -> None:
 
 def test_everything_lies_on_grid_x(monkeypatch: pytest.MonkeyPatch) -> None:
     """[7] y and z end at 65,535 programs: requests, tiles and splits are on x; a grid of no program is not launched."""
-    grids = []
-
-    class Recorder:
-        arg_names = ()
-
-        def __getitem__(self, grid: tuple[int, ...]):
-            grids.append(grid)
-            return lambda **_: None
-
-    monkeypatch.setattr(module, "_paged", Recorder())
+    noted = NotedGrids()
+    monkeypatch.setattr(module, "_paged", noted)
     monkeypatch.setattr(module, "merge_splits", lambda *_, **__: None)
     cache = torch.empty(1, 16, 2, 2, 16).expand(5, 16, 2, 2, 16)
     for counts in ([], [0] * 3, [1] * 70_000, [5_000_000]):
@@ -121,7 +114,7 @@ def test_everything_lies_on_grid_x(monkeypatch: pytest.MonkeyPatch) -> None:
         tables = torch.zeros(1, 5, dtype=torch.int64).expand(len(counts), 5)
         plan = plan_for(q, cache, tables, starts, [80] * len(counts), split_size=64)
         attend(q, cache, tables, plan, scale=1.0)
-    assert grids == [(140_000, 2), (5_000_000 * 2 // 64 + 1, 2)]
+    assert noted.grids == [(140_000, 2), (5_000_000 * 2 // 64 + 1, 2)]
 
 
 def test_a_sink_counts_once_however_many_splits(device: str) -> None:

@@ -17,6 +17,7 @@ from kernels.triton.latent_attention import attend_latents
 from kernels.triton.latent_call import plan_for
 from kernels.triton.paged_plan import bounds_for
 from tests.kernels.pairwise import cover
+from tests.kernels.triton.grids import NotedGrids
 from tests.kernels.triton.latent_cases import NAN, Latents
 from tests.kernels.triton.paged_cases import GARBAGE, SPLITS
 from tests.kernels.triton.rules import drawn
@@ -76,16 +77,8 @@ def test_page_numbers_do_not_wrap_at_32_bits(queries: int, table_dtype: torch.dt
 
 def test_everything_lies_on_grid_x(monkeypatch: pytest.MonkeyPatch) -> None:
     """[7] y and z end at 65,535 programs; a grid of no program is not launched."""
-    grids = []
-
-    class Recorder:
-        arg_names = ()
-
-        def __getitem__(self, grid: tuple[int, ...]):
-            grids.append(grid)
-            return lambda **_: None
-
-    monkeypatch.setattr(module, "_latent", Recorder())
+    noted = NotedGrids()
+    monkeypatch.setattr(module, "_latent", noted)
     monkeypatch.setattr(module, "merge_splits", lambda *_, **__: None)
     cache = torch.empty(1, 16, 24).expand(5, 16, 24)
     for counts in ([], [0] * 3, [1] * 70_000, [5_000_000]):
@@ -94,7 +87,7 @@ def test_everything_lies_on_grid_x(monkeypatch: pytest.MonkeyPatch) -> None:
         tables = torch.zeros(1, 5, dtype=torch.int64).expand(len(counts), 5)
         plan = plan_for(q, cache, tables, starts, [80] * len(counts), rank=16, split_size=64)
         attend_latents(q, cache, tables, plan, rank=16, scale=1.0)
-    assert grids == [(140_000, 1), (5_000_000 * 4 // 64 + 1, 1)]
+    assert noted.grids == [(140_000, 1), (5_000_000 * 4 // 64 + 1, 1)]
 
 
 @pytest.mark.gpu_quick
