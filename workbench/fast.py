@@ -27,7 +27,6 @@ from workbench.engine.request import Request
 from workbench.files import write_atomically
 from workbench.loading import Checkpoint, LoadedModel, load_scheme
 from workbench.machine import cpu_name, num_cpus
-from workbench.model.captured import captured_steps
 from workbench.model.config import ModelConfig
 from workbench.model.cost import StepCost
 from workbench.model.decoder import heads_of
@@ -35,6 +34,7 @@ from workbench.model.divergence import kl_divergence
 from workbench.model.kv_cache import KVCache
 from workbench.model.quantize import FROM_FLOATS, SCHEMES, refusal, require_scheme
 from workbench.model.runner import ModelRunner
+from workbench.model.step_recorders import captured_steps
 from workbench.model.store import home
 from workbench.plan import Scheduled, StepPlan
 from workbench.sampling_params import SamplingParams

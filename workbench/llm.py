@@ -25,7 +25,6 @@ from workbench.loading import Checkpoint
 from workbench.machine import free_memory, keep_freed_memory
 from workbench.model import store
 from workbench.model.batch_invariant import require_products
-from workbench.model.captured import captured_steps, tape_recorder
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_names
 from workbench.model.cost import StepCost
@@ -34,6 +33,7 @@ from workbench.model.decoder import Decoder, activation_dtype, heads_of
 from workbench.model.kv_cache import KVCache
 from workbench.model.runner import ModelRunner
 from workbench.model.sampling import chosen_sampler
+from workbench.model.step_recorders import captured_steps, tape_recorder
 from workbench.model.weights import read_model_config
 from workbench.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from workbench.prompts import Messages, Prompt, listed, spread

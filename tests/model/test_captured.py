@@ -12,8 +12,9 @@ from tests.model.bare_runner import BLOCK_SIZE, open_runner, request
 from tests.model.fake_cuda import model_config
 from tests.model.fake_recorder import FakeRecorder
 from workbench.errors import UsageError
-from workbench.model.captured import CapturedSteps, TapeRecorder, captured_steps
+from workbench.model.captured import CapturedSteps
 from workbench.model.runner import ModelRunner
+from workbench.model.step_recorders import TapeRecorder, captured_steps
 from workbench.plan import Scheduled, StepPlan
 
 CPU = torch.device("cpu")

@@ -20,11 +20,12 @@ from tests.model.test_captured import assert_same, decodes, eager
 from workbench.config import EngineConfig
 from workbench.errors import UsageError, WorkbenchError
 from workbench.model import cuda_graphs
-from workbench.model.captured import CapturedSteps, captured_steps
+from workbench.model.captured import CapturedSteps
 from workbench.model.config import ModelConfig
 from workbench.model.configs import shipped_config
 from workbench.model.cuda_graphs import GraphRecorder, capture_sizes, graph_bytes
 from workbench.model.runner import ModelRunner
+from workbench.model.step_recorders import captured_steps
 
 CPU = torch.device("cpu")
 

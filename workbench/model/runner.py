@@ -13,12 +13,13 @@ from workbench.attention.interface import AttentionBatch
 from workbench.attention.triton import Triton
 from workbench.model.batch import Batch
 from workbench.model.batch_invariant import query_by_query
-from workbench.model.captured import CapturedSteps, TapeRecorder
+from workbench.model.captured import CapturedSteps
 from workbench.model.cost import StepCost
 from workbench.model.decoder import Decoder
 from workbench.model.kv_cache import KVCache, move_blocks
 from workbench.model.logprobs import logprobs_of
 from workbench.model.sampling import sample
+from workbench.model.step_recorders import TapeRecorder
 from workbench.plan import Logprobs, RequestView, StepPlan, StepResult
 
 if TYPE_CHECKING:
