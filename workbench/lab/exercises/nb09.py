@@ -109,7 +109,8 @@ EXERCISES = (
         cases=cases.round_cases,
         given={"e2m1": cases.E2M1},
         hints=(
-            "Forget the sign first. How far is |x| from each number of the list, and which do you take of two that are equally far?",
+            "Forget the sign first. How far is |x| from each number of the list, and which do you take of two "
+            "equally far?",
             "The distance to place i is abs(abs(x) - magnitudes[i]). Of two places at the same distance one is even: "
             "neighbours differ by 1.",
             "min(range(len(magnitudes)), key=...) with a pair as key: first the distance, then place % 2. Then give "
