@@ -74,7 +74,7 @@ def format_table(names: Sequence[str] = SHOWN) -> Table:
             parts, small = f"{one.bits} in two's complement", ["–", f"{one.max:g}", "–", "1"]
         rows.append([label(name), parts, *small, f"{steps[0]:.2g}", far])
     head = ["format", "sign, exponent, mantissa", "bias", "largest", "smallest normal", "smallest above 0", "step at 1"]
-    return Table([*head, "from 1 to 2 million"], rows, "computed from the bits")
+    return Table([*head, "between 1 and 2 million"], rows, "computed from the bits")
 
 
 def overflow_table(values: Sequence[float], names: Sequence[str]) -> Table:

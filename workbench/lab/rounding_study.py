@@ -77,7 +77,7 @@ def loss_table(exact: Tensor, backs: Mapping[str, Tensor], moved: Mapping[str, f
         gone = float((back[exact != 0] == 0).float().mean())
         snr = f"{snr_db(exact, back):.1f}", f"{middle_snr(exact, back):.1f}"
         rows.append([name, snr[0], f"{gone:.0%}", snr[1], f"{moved[name]:.4f}"])
-    return Table(["", "dB, all numbers", "became 0", "dB, middle token", "KL"], rows)
+    return Table(["", "dB, all numbers", "became 0", "dB, median token", "KL"], rows)
 
 
 def counted_up(name: str, rounding: str, additions: int, seed: int = 0, sums: int = 64) -> float:

@@ -31,12 +31,13 @@ def best_clip(numbers: list[float], largest_code: int, shares: list[float]) -> f
 
     With share s the scale is s * (the largest magnitude) / largest_code. A number becomes a code, the whole number
     nearest to number / scale, but none beyond largest_code or below -largest_code; it comes back as code * scale.
-    shares: those to try, falling. Of several with the same error the first is taken.
+    (Halfway between two codes take either: the error is the same.)
+    shares: those to try, falling. Of several with the same error the first is taken, so too where all numbers are 0.
     """
     # your turn: a scale for each share, a code for each number, the squares of what is lost
     reach, errors = max(abs(x) for x in numbers), []
     for share in shares:
-        scale = share * reach / largest_code
+        scale = share * reach / largest_code or 1.0
         codes = [max(-largest_code, min(largest_code, round(x / scale))) for x in numbers]
         errors.append(sum((x - code * scale) ** 2 for x, code in zip(numbers, codes, strict=True)))
     return shares[errors.index(min(errors))]
@@ -108,7 +109,8 @@ EXERCISES = (
         cases=cases.round_cases,
         given={"e2m1": cases.E2M1},
         hints=(
-            "Forget the sign first. What has the nearest number that no other has, and how do you break a tie?",
+            "Forget the sign first. How far is |x| from each number of the list, and which do you take of two "
+            "equally far?",
             "The distance to place i is abs(abs(x) - magnitudes[i]). Of two places at the same distance one is even: "
             "neighbours differ by 1.",
             "min(range(len(magnitudes)), key=...) with a pair as key: first the distance, then place % 2. Then give "
@@ -139,6 +141,7 @@ EXERCISES = (
             Example(([7.0, -7.0, 3.0, 1.0], 7, [1.0, 0.5]), 1.0, "nothing is lost with a scale of 1"),
             Example(([3.0, -3.0, 1.0, 2.0, -2.0, 4.0], 3, [1.0, 0.75]), 0.75, "scale 1: five exact, one off by 1"),
             Example((_NUMBERS, 1, [1.0, 0.5, 0.25]), 1.0, "one giant, three codes"),
+            Example(([1.0, 2.0, 4.0], 1, [1.0, 0.5]), 1.0, "both lose 5: the first"),
         ),
         cases=cases.clip_cases,
         given={"numbers": _NUMBERS},
@@ -157,6 +160,9 @@ EXERCISES = (
             Mutant("errors, not their squares", "(x - code * scale) ** 2", "abs(x - code * scale)"),
             Mutant("errors that cancel", "(x - code * scale) ** 2", "(x - code * scale)"),
             Mutant("the worst share", "min(errors))", "max(errors))"),
+            Mutant("the last of equal shares", "errors.index(min(errors))",
+                   "len(errors) - 1 - errors[::-1].index(min(errors))"),
+            Mutant("no scale where all is 0", " or 1.0", ""),
             Mutant("one code too few", "reach / largest_code", "reach / (largest_code + 1)"),
         ),
         swap=Swap("workbench.quant.algorithms.rtn", "", "observe", _as_observe),

@@ -71,6 +71,8 @@ def clip_cases() -> list[Case]:
     add("fine", "8 bits: hardly anything to gain", [draw.uniform(-1, 1) for _ in range(32)], 127, SHARES)
     add("coarse", "three codes", [draw.gauss(0, 1) for _ in range(20)], 1, SHARES)
     add("ragged", "other shares", [draw.gauss(0, 3) for _ in range(29)], 7, [1.0, 0.95, 0.85, 0.55, 0.35])
+    add("tie", "two shares that lose the same", [1.0, -2.0, 4.0], 1, [1.0, 0.5], "the first of equal ones")
+    add("single", "one number, 0", [0.0], 7, SHARES, "nothing is lost with any share: the first")
     add("single", "one number", [3.7], 7, SHARES, "covered whole, it comes back exactly")
     add("single", "one share", [draw.gauss(0, 1) for _ in range(9)], 7, [0.8])
     return cases
