@@ -20,6 +20,8 @@ from workbench.quant.result import Report
 
 PARTS = ".layers"
 _PLAN = "plan.json"
+_FINISHED = ".finished.json"
+"""The plan of a finished run, beside what it wrote."""
 
 
 class LayersFolder:
@@ -27,13 +29,18 @@ class LayersFolder:
 
     def __init__(self, folder: Path, codec: WeightCodec, plan: Mapping[str, Any]) -> None:
         """plan: everything that decides what the layers become. Raises UsageError for a folder that holds something
-        else, or layers of another plan."""
+        else, layers of another plan, or a finished model."""
         self.folder, self._parts, self._codec = folder, folder / PARTS, codec
-        told = json.dumps(dict(plan), sort_keys=True)
+        self._told = told = json.dumps(dict(plan), sort_keys=True)
+        finished = folder / _FINISHED
         if self._parts.is_dir():
             begun = (self._parts / _PLAN).read_text(encoding="utf-8") if (self._parts / _PLAN).is_file() else None
             if begun not in (None, told):
                 raise UsageError(f"{folder} holds layers of another run ({begun}): remove it or give another folder")
+        elif finished.is_file() and finished.read_text(encoding="utf-8") == told:
+            raise UsageError(
+                f"{folder} is complete: a run with the same options has finished there, nothing is left to do"
+            )
         elif folder.exists() and any(folder.iterdir()):
             raise UsageError(f"{folder} is not empty: give another folder")
         write_atomically(self._parts / _PLAN, told)
@@ -75,7 +82,8 @@ class LayersFolder:
         return load_file(self._part(index))
 
     def close(self) -> None:
-        """Forgets the layers: they are in the model now."""
+        """Forgets the layers: they are in the model now, and all else that belongs to it is written."""
+        write_atomically(self.folder / _FINISHED, self._told)
         shutil.rmtree(self._parts)
 
     def _part(self, index: int) -> Path:

@@ -160,10 +160,9 @@ def _write_checkpoint(job: _Job, out: Path, codec: Codec, plan: dict[str, str]) 
     folder, source = CheckpointFolder(out, codec, plan), job.source
     reports = job.layers(folder)
     hf = read_config(source) if source.suffix.lower() == ".gguf" else read_json_object(source / "config.json")
-    after = folder.finish(job.config.num_layers, job.rest, hf)
-    if job.tokenizer is not None:
+    if job.tokenizer is not None:  # before the end is noted
         job.tokenizer.transformers.save_pretrained(str(out))
-    return reports, after
+    return reports, folder.finish(job.config.num_layers, job.rest, hf)
 
 
 def _write_gguf(job: _Job, out: Path, codec: GgufBlocks, plan: dict[str, str]) -> tuple[list[Report], int]:
