@@ -15,12 +15,13 @@ from tests.quant.written_words import awq_weight, gptq_weight, packed_weight
 from tests.tiny_llm import open_llm, tokens
 from workbench.cli import main
 from workbench.compress.calibrate import READERS
-from workbench.compress.checkpoint import PARTS
+from workbench.compress.checkpoint import PARTS, SCRATCH
 from workbench.compress.quantize import quantize_model
 from workbench.errors import UsageError, WorkbenchError
 from workbench.model.divergence import kl_divergence
 from workbench.model.weights import load_weights, read_model_config
 from workbench.quant.codecs import CODECS
+from workbench.quant.result import snr_db
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
          "num_hidden_layers": 2}  # fmt: skip
@@ -250,7 +251,32 @@ def test_the_command_says_what_it_did_and_goes_on_where_it_was_stopped(floats, t
 def test_refused_before_any_work(floats, tmp_path, options, named):
     with pytest.raises(UsageError, match=named):
         quantize_model(str(floats), tmp_path / "out", **{"group_size": 32, **options})
-    assert not (tmp_path / "out" / PARTS).exists() or not list((tmp_path / "out" / PARTS).glob("*.safetensors"))
+    assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir()), "free for another try"
+
+
+def test_a_folder_that_is_a_file_or_another_groups_are_told_and_leave_it_free(floats, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="file is a file: give a folder"):
+        quantize_model(str(floats), tmp_path / "file", group_size=32)
+    out = tmp_path / "out"
+    with pytest.raises(UsageError, match="groups of 48"):
+        quantize_model(str(floats), out, format="gptq", group_size=48)
+    out.mkdir(exist_ok=True)
+    (out / f"model.safetensors{SCRATCH}").write_bytes(b"of a run that was killed")
+    quantize_model(str(floats), out, format="gptq", group_size=32)
+    assert not list(out.glob(f"*{SCRATCH}"))
+
+
+@pytest.mark.parametrize("method", ["compressed-tensors", "gptq"])
+@pytest.mark.parametrize("group", [-1, 32])
+def test_eight_bits_are_rounded_under_the_scale_that_is_stored(floats, tmp_path, method, group):
+    """What the report says is what the file holds."""
+    out = tmp_path / "out"
+    told = quantize_model(str(floats), out, scheme="w8a16", format=method, group_size=group)
+    exact, kept = (load_weights(read_model_config(at), at, "auto", torch.float32) for at in (floats, out))
+    for one in told["layers"]:
+        before, after = exact[f"{one['name']}.weight"], kept[f"{one['name']}.weight"]
+        assert one["snr_db"] == pytest.approx(snr_db(before, after), abs=1e-6), one["name"]
 
 
 def test_a_quantized_model_is_not_quantized_again(folders, tmp_path):

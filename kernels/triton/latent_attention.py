@@ -164,17 +164,7 @@ def attend_latents(
     tensors that it cannot take.
     """
     call = prepare(q, cache, block_tables, plan, rank, scale, lse)
-    if call.empty():
-        return call.out
-    if plan.width and plan.num_splits > 1:
-        partial = call.workspace()
-        call.decode(_latent, partial)
-        merge_splits(*partial, **call.values | {"BLOCK_N": plan.tiles.block_n})
-    elif plan.width:
-        call.decode(_latent)
-    if plan.prefills:
-        call.prefill(_latent)
-    return call.out
+    return call.run(_latent, merge_splits)
 
 
 def paged_latent_attention(

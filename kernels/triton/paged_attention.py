@@ -163,17 +163,7 @@ def attend(
     is new and of q's type. Raises ValueError for tensors that it cannot take.
     """
     call = prepare(q, cache, block_tables, plan, scale, causal, softcap, sinks, lse, out)
-    if call.empty():
-        return call.out
-    if plan.width and plan.num_splits > 1:
-        partial = call.workspace()
-        call.decode(_paged, partial)
-        merge_splits(*partial, **call.values | {"BLOCK_N": plan.tiles.block_n})
-    elif plan.width:
-        call.decode(_paged)
-    if plan.prefills:
-        call.prefill(_paged)
-    return call.out
+    return call.run(_paged, merge_splits)
 
 
 def paged_attention(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache as once
 from typing import Any, NamedTuple
 
@@ -147,6 +148,20 @@ class Call(NamedTuple):
     plan: Plan
     out: torch.Tensor
     values: dict[str, Any]
+
+    def run(self, kernel: Any, merge: Callable[..., None]) -> torch.Tensor:
+        """Launches what the plan asks for; ``merge`` joins the splits. Returns ``out``."""
+        if self.empty():
+            return self.out
+        if self.plan.width and self.plan.num_splits > 1:
+            partial = self.workspace()
+            self.decode(kernel, partial)
+            merge(*partial, **self.values | {"BLOCK_N": self.plan.tiles.block_n})
+        elif self.plan.width:
+            self.decode(kernel)
+        if self.plan.prefills:
+            self.prefill(kernel)
+        return self.out
 
     def empty(self) -> bool:
         return not self.out.numel() or not self.values["batch"]

@@ -46,6 +46,10 @@ def test_wrong_values_are_named(tiny_chat, tiny_without_text, tmp_path, capsys):
         ((tiny_chat, "--tokens", -1), "at least 1"),
         ((tiny_without_text,), "has no tokenizer"),
         ((tiny_chat, "--text", tmp_path / "none"), "cannot be read"),
+        ((tiny_chat, "--limit", 3), "--limit is for --tasks"),
+        ((tiny_chat, "--include-path", tmp_path), "--include-path is for --tasks"),
+        ((tiny_chat, "--tasks", "a", "--reference", tiny_chat), "--reference is for a text"),
+        ((tiny_chat, "--tasks", "a", "--record", tmp_path / "kept"), "--record is for a text"),
     ):
         assert main(["eval", *map(str, args), *ENGINE]) in (1, 2)
         assert named in capsys.readouterr().err

@@ -222,7 +222,7 @@ def test_what_a_file_cannot_say_is_refused_before_any_work(tmp_path, family, opt
     make_tiny(family, tmp_path / "floats", **SIZES)
     with pytest.raises(UsageError, match=named):
         quantize_model(str(tmp_path / "floats"), tmp_path / "out", format="gguf", **options)
-    assert not list((tmp_path / "out").glob("*")) or [p.name for p in (tmp_path / "out").iterdir()] == [PARTS]
+    assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir()), "free for another try"
 
 
 def test_rows_that_are_no_whole_blocks_are_named(tmp_path):

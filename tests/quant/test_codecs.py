@@ -199,6 +199,54 @@ def ct_with(**changes):
     return {**CT, "config_groups": {"group_0": {**group, "weights": {**group["weights"], **changes}}}}
 
 
+@pytest.mark.parametrize("method", CODECS)
+def test_tensors_of_another_kind_or_shape_are_named(method):
+    codec = CODECS[method](random_weight(16, 128, 32, symmetric=False).args)
+    tensors = codec.encode(random_weight(16, 128, 32, symmetric=False))
+    for end, tensor in tensors.items():
+        other = tensor.int() if tensor.is_floating_point() else tensor.float()
+        with pytest.raises(WorkbenchError, match=f"layer.*{'g_idx' if end == 'g_idx' else end}"):
+            codec.decode({**tensors, end: other}, "layer")
+    with pytest.raises(WorkbenchError, match=r"layer\."):
+        codec.decode({**tensors, codec.ENDS[0]: tensors[codec.ENDS[0]].flatten()[0]}, "layer")
+    if method == "compressed-tensors":
+        with pytest.raises(WorkbenchError, match=r"layer.weight_shape is \[1\]"):
+            codec.decode({**tensors, "weight_shape": tensors["weight_shape"][:1]}, "layer")
+
+
+@pytest.mark.parametrize("codec", [CompressedTensors, Gptq])
+def test_act_order_without_its_index_is_not_read_in_another_order(codec):
+    """Columns would get each other's scales, and nothing would say so."""
+    weight = random_weight(16, 128, 32, symmetric=False)
+    shuffled = replace(weight, group_of=torch.arange(128).flip(0) // 32)
+    for one in (weight, shuffled):  # one that could only be rounded to nearest has its index too
+        made = codec(weight.args, "group")
+        tensors = made.encode(one)
+        require_same(made.decode(tensors), one)
+        index = next(end for end in tensors if end.endswith("g_idx"))
+        with pytest.raises(WorkbenchError, match=f"layer lacks {index}"):
+            made.decode({end: t for end, t in tensors.items() if end != index}, "layer")
+
+
+def test_zero_points_of_a_weight_said_to_be_symmetric_are_not_lost():
+    weight = random_weight(16, 128, 32, symmetric=False)
+    tensors = CompressedTensors(weight.args).encode(weight)
+    symmetric = CompressedTensors(replace(weight.args, symmetric=True))
+    with pytest.raises(WorkbenchError, match="layer has zero points"):
+        symmetric.decode(tensors, "layer")
+    for nothing in (pack(torch.full((4, 16), 8), 4).T, torch.zeros(2, 4, dtype=torch.int32)):
+        found = symmetric.decode({**tensors, "weight_zero_point": nothing.contiguous()}, "layer")
+        assert found.params.zero is None and torch.equal(found.q, weight.q)
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_scales_that_float16_does_not_hold_are_refused(method):
+    weight = random_weight(16, 128, 32, symmetric=True)
+    fine = replace(weight, params=QParams(weight.params.scale * (1 + 2**-14), None))
+    with pytest.raises(UsageError, match="layer: its scales need more than float16's digits"):
+        CODECS[method](weight.args).encode(fine, "layer")
+
+
 @pytest.mark.parametrize(
     ("config", "named"),
     [

@@ -38,6 +38,9 @@ def evaluate(args: argparse.Namespace) -> int:
 
     if args.tasks is not None:
         return _tasks(args)
+    for flag in ("include_path", "limit"):
+        if getattr(args, flag) is not None:
+            raise UsageError(f"--{flag.replace('_', '-')} is for --tasks, and a text is scored: leave it out")
     text = evaluation_text(args.text)
     if args.tokens < 0:
         raise UsageError(f"--tokens {args.tokens} must be at least 1, or 0 for all")
@@ -90,9 +93,13 @@ def evaluate(args: argparse.Namespace) -> int:
 
 
 def _tasks(args: argparse.Namespace) -> int:
+    from workbench.errors import UsageError
     from workbench.llm import LLM
     from workbench.measure.harness import run_tasks
 
+    for flag in ("reference", "text", "record"):
+        if getattr(args, flag) is not None:
+            raise UsageError(f"--{flag} is for a text, and --tasks are run: leave one of them out")
     told = run_tasks(lambda: LLM(engine_config(args)), args.tasks.split(","), args.include_path, args.limit)
     if args.json:
         print(json.dumps(told))

@@ -17,14 +17,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--group-size", type=int, default=None, metavar="G",
                         help="inputs that share a scale; -1: a whole row (default: the scheme's)")  # fmt: skip
     parser.add_argument("--symmetric", action="store_true", default=None, help="without zero points")
-    parser.add_argument("--act-order", default="static", metavar="ORDER",
+    parser.add_argument("--act-order", default=None, metavar="ORDER",
                         help="of gptq: none, static or group (default: static)")  # fmt: skip
     parser.add_argument(
         "--format", default="compressed-tensors", metavar="F", help="compressed-tensors (default), gptq, awq or gguf"
     )
     parser.add_argument("--calibration", default=None, metavar="FILE",
                         help="a text to calibrate with (default: pages of Python's language reference)")  # fmt: skip
-    parser.add_argument("--calibration-tokens", type=int, default=4096, metavar="N", help="default: 4096")
+    parser.add_argument("--calibration-tokens", type=int, default=None, metavar="N", help="default: 4096")
     parser.add_argument("--out", required=True, metavar="DIR", help="the folder to write; a stopped run goes on there")
 
 
@@ -49,7 +49,9 @@ def quantize(args: argparse.Namespace) -> int:
     else:
         middle = statistics.median(math.inf if one["snr_db"] is None else one["snr_db"] for one in result["layers"])
         lost = "weights as they were" if math.isinf(middle) else f"median SNR {middle:.1f} dB"
-        print(f"{result['algorithm']} {result['scheme']}, groups of {result['group_size']}: "
+        size = result["group_size"]
+        groups = "one scale a row" if size == -1 else f"groups of {size}"
+        print(f"{result['algorithm']} {result['scheme']}, {groups}: "
               f"{result['bytes_before'] / 1e6:.0f} MB in float16, now {result['bytes_after'] / 1e6:.0f} MB; "
               f"{lost}; {result['seconds']:.0f} s")  # fmt: skip
     for why in result["fallbacks"]:

@@ -19,6 +19,8 @@ from workbench.quant.codecs.interface import Codec, WeightCodec
 from workbench.quant.result import Report
 
 PARTS = ".layers"
+SCRATCH = ".part"
+"""The end of a file's name while it is written. One that a killed run left is written over."""
 _PLAN = "plan.json"
 _FINISHED = ".finished.json"
 """The plan of a finished run, beside what it wrote."""
@@ -31,28 +33,31 @@ class LayersFolder:
         """plan: everything that decides what the layers become. Raises UsageError for a folder that holds something
         else, layers of another plan, or a finished model."""
         self.folder, self._parts, self._codec = folder, folder / PARTS, codec
-        self._told = told = json.dumps(dict(plan), sort_keys=True)
+        self._plan = json.dumps(dict(plan), sort_keys=True)
         finished = folder / _FINISHED
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"{folder} is a file: give a folder to write into")
         if self._parts.is_dir():
             begun = (self._parts / _PLAN).read_text(encoding="utf-8") if (self._parts / _PLAN).is_file() else None
-            if begun not in (None, told):
+            if begun not in (None, self._plan):
                 raise UsageError(f"{folder} holds layers of another run ({begun}): remove it or give another folder")
-        elif finished.is_file() and finished.read_text(encoding="utf-8") == told:
+        elif finished.is_file() and finished.read_text(encoding="utf-8") == self._plan:
             raise UsageError(
                 f"{folder} is complete: a run with the same options has finished there, nothing is left to do"
             )
-        elif folder.exists() and any(folder.iterdir()):
+        elif folder.exists() and any(one.suffix != SCRATCH for one in folder.iterdir()):
             raise UsageError(f"{folder} is not empty: give another folder")
-        write_atomically(self._parts / _PLAN, told)
+        folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, result: LayerResult) -> None:
-        """Keeps a finished layer."""
+        """Keeps a finished layer. The first one ties the folder to its plan: a run that was refused leaves it free."""
+        write_atomically(self._parts / _PLAN, self._plan)
         tensors = {f"{name}.{end}": t for name, w in result.weights.items() for end, t in
                    self._codec.encode(w, name).items()}  # fmt: skip
         tensors.update(result.others)
         reports = [{field: getattr(told, field) for field in Report.__dataclass_fields__} for told in result.reports]
         target = self._part(result.index)
-        scratch = target.with_suffix(".part")
+        scratch = target.with_suffix(SCRATCH)
         save_file(tensors, scratch, {"reports": json.dumps(reports)})
         scratch.replace(target)  # whole or not at all
 
@@ -83,8 +88,9 @@ class LayersFolder:
 
     def close(self) -> None:
         """Forgets the layers: they are in the model now, and all else that belongs to it is written."""
-        write_atomically(self.folder / _FINISHED, self._told)
-        shutil.rmtree(self._parts)
+        write_atomically(self.folder / _FINISHED, self._plan)
+        if self._parts.is_dir():
+            shutil.rmtree(self._parts)
 
     def _part(self, index: int) -> Path:
         return self._parts / f"{index:04d}.safetensors"
@@ -102,13 +108,15 @@ class CheckpointFolder(LayersFolder):
         tensors = dict(rest)
         for index in range(num_layers):
             tensors.update(self.tensors(index))
-        tensors = {name: t.half() if t.dtype == torch.float32 else t for name, t in tensors.items()}
+        ends = self._codec.ENDS  # what a codec made stays as it is
+        tensors = {name: t.half() if t.dtype == torch.float32 and name.rpartition(".")[2] not in ends else t
+                   for name, t in tensors.items()}  # fmt: skip
         beyond = [name for name, t in tensors.items() if t.is_floating_point() and not bool(t.isfinite().all())]
         if beyond:
             raise UsageError(
                 f"{beyond[0]} has numbers beyond float16's 65504: models so large in value are not written"
             )
-        scratch = self.folder / "model.safetensors.part"
+        scratch = self.folder / f"model.safetensors{SCRATCH}"
         save_file({name: t.contiguous() for name, t in tensors.items()}, scratch, {"format": "pt"})
         scratch.replace(self.folder / "model.safetensors")
         told = {

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from workbench.compress.calibrate import is_matrix
+from workbench.compress.checkpoint import SCRATCH
 from workbench.gguf_file import DEFAULT_ALIGNMENT, GGUFFile
 from workbench.model.config import ModelConfig
 from workbench.model.gguf.mapping import INTERLEAVED, gguf_name, hf_name, permute
@@ -44,7 +45,7 @@ class GGUFOutput:
     ) -> None:
         """shapes: of all tensors, by their names. Raises UsageError for a model or a tokenizer that a GGUF file does
         not hold, by what is lost."""
-        self.path, self._scratch, self._type = path, path.with_suffix(".part"), type_name
+        self.path, self._scratch, self._type = path, path.with_suffix(SCRATCH), type_name
         given, alignment = None, DEFAULT_ALIGNMENT
         if source.suffix.lower() == ".gguf":
             given = GGUFFile(source)

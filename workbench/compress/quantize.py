@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from kernels.reference.weights import gguf_weight, unpack
 from workbench.checks import read_json_object
-from workbench.compress.calibrate import Recipe, is_matrix, quantize_layers
+from workbench.compress.calibrate import ALGORITHMS, Recipe, is_matrix, quantize_layers
 from workbench.compress.checkpoint import CheckpointFolder, LayersFolder
 from workbench.compress.gguf import GGUFOutput
 from workbench.errors import UsageError
@@ -31,12 +32,13 @@ from workbench.quant.codecs.gguf import BLOCK, GgufBlocks, quantize_blocks
 from workbench.quant.codecs.interface import Codec
 from workbench.quant.presets import preset
 from workbench.quant.result import Report, report
-from workbench.text.sample_texts import calibration_text, calibration_texts
+from workbench.text.sample_texts import LENGTH, calibration_text, calibration_texts
 from workbench.text.tokenizer import Tokenizer, tokenizer_beside
 
 CALIBRATION_TOKENS = 4096
 WRITABLE = ("w4a16", "w8a16")
 FORMATS = (*CODECS, "gguf")
+GENERATION = "generation_config.json"
 
 
 def quantize_model(
@@ -47,10 +49,10 @@ def quantize_model(
     algorithm: str = "rtn",
     group_size: int | None = None,
     symmetric: bool | None = None,
-    order: str = "static",
+    order: str | None = None,
     format: str = "compressed-tensors",
     calibration: str | None = None,
-    num_tokens: int = CALIBRATION_TOKENS,
+    num_tokens: int | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:
@@ -59,7 +61,9 @@ def quantize_model(
     Args:
         format: what the folder holds, one of `FORMATS`. ``gguf``: one file, of w4a16 Q4_1 (symmetric: Q4_0), of w8a16
             Q8_0; ``rtn`` rounds as ggml does.
+        order: act-order of ``gptq``; None is ``static``.
         calibration: a text file; None is `sample_texts.calibration_text`.
+        num_tokens: of it, for calibration; None is `CALIBRATION_TOKENS`.
         progress: told after each layer how many of how many are done.
 
     Returns:
@@ -67,9 +71,12 @@ def quantize_model(
         layers [{name, snr_db (None: exact), output_error}].
 
     Raises:
-        UsageError: a scheme, algorithm, group size, format or folder that will not do; before any work.
+        UsageError: a scheme, algorithm, group size, format or folder that will not do, or an option that the algorithm
+            has no use for; before any work.
     """
     begin = clock()
+    _require_used(algorithm, order, {"calibration": calibration, "calibration tokens": num_tokens})
+    order = order or "static"
     if scheme not in WRITABLE:
         raise UsageError(f"scheme {scheme!r} cannot be written so far; choose from {', '.join(WRITABLE)}")
     if format not in FORMATS:
@@ -79,7 +86,8 @@ def quantize_model(
         codec = _blocks(scheme, group_size, symmetric, algorithm, order)
         args = codec.args
     else:
-        args = preset(scheme, group_size, symmetric).weights
+        # As checkpoints keep scales: numbers are to be rounded under what is stored.
+        args = replace(preset(scheme, group_size, symmetric).weights, scale="fp16")
         codec = CODECS[format](
             args, order if algorithm == "gptq" and args.strategy == "group" and order != "none" else None
         )
@@ -99,7 +107,9 @@ def quantize_model(
     if algorithm != "rtn":
         if tokenizer is None:
             raise UsageError(f"{model} has no tokenizer, which calibration texts need: use algorithm 'rtn'")
-        texts = calibration_texts(tokenizer, calibration_text(calibration), num_tokens)
+        num_tokens = CALIBRATION_TOKENS if num_tokens is None else num_tokens
+        length = min(LENGTH, config.max_position_embeddings)
+        texts = calibration_texts(tokenizer, calibration_text(calibration), num_tokens, length)
     plan = {
         "recipe": repr(recipe),
         "format": repr(codec),
@@ -160,8 +170,11 @@ def _write_checkpoint(job: _Job, out: Path, codec: Codec, plan: dict[str, str]) 
     folder, source = CheckpointFolder(out, codec, plan), job.source
     reports = job.layers(folder)
     hf = read_config(source) if source.suffix.lower() == ".gguf" else read_json_object(source / "config.json")
-    if job.tokenizer is not None:  # before the end is noted
+    # Before the layers are forgotten, so that a run that is stopped here goes on.
+    if job.tokenizer is not None:
         job.tokenizer.transformers.save_pretrained(str(out))
+    if (source / GENERATION).is_file():  # what ends an answer
+        shutil.copyfile(source / GENERATION, out / GENERATION)
     return reports, folder.finish(job.config.num_layers, job.rest, hf)
 
 
@@ -195,6 +208,15 @@ def _write_gguf(job: _Job, out: Path, codec: GgufBlocks, plan: dict[str, str]) -
         output.drop()
     folder.close()
     return reports, after
+
+
+def _require_used(algorithm: str, order: str | None, calibration: Mapping[str, Any]) -> None:
+    """Raises UsageError for an option that would change nothing."""
+    if order is not None and algorithm in ALGORITHMS and algorithm != "gptq":
+        raise UsageError(f"act-order {order!r} is of algorithm 'gptq', not of {algorithm!r}: leave it out")
+    given = [f"{name} {value!r}" for name, value in calibration.items() if value is not None]
+    if algorithm == "rtn" and given:
+        raise UsageError(f"{given[0]}: algorithm 'rtn' looks at no text: leave it out, or take 'gptq' or 'awq'")
 
 
 def _blocks(scheme: str, group_size: int | None, symmetric: bool | None, algorithm: str, order: str) -> GgufBlocks:

@@ -54,17 +54,18 @@ class StepCost:
         """Each window and how many layers have it."""
         self.seen_flops = (config.flops_per_token(1) - config.flops_per_token(0)) // config.num_layers
 
-    def of(self, plan: StepPlan, tokens_spared: int = 0) -> tuple[int, int]:
+    def of(self, plan: StepPlan) -> tuple[int, int]:
         """(FLOPs, bytes) of a step: `flops`, and the weights once with `kv_bytes`. No sampled token, no head.
-
-        ``tokens_spared``: see `AttentionBatch.tokens_spared`; their keys and values are not counted.
 
         Which experts a step reads its tokens decide; counted is what would be read on average if each chose evenly.
         """
         unread = 0 if any(item.samples for item in plan.scheduled) else self.head_bytes
         unread += round(self.expert_bytes * self._unmet(sum(item.num_tokens for item in plan.scheduled)))
-        spared = tokens_spared * self.windows.count(None) * self.kv_bytes_per_token // self.config.num_layers
-        return self.flops(plan.scheduled), self.weight_bytes - unread + self.kv_bytes(plan.scheduled) - spared
+        return self.flops(plan.scheduled), self.weight_bytes - unread + self.kv_bytes(plan.scheduled)
+
+    def spared_bytes(self, tokens_spared: int) -> int:
+        """Keys and values of `AttentionBatch.tokens_spared`, which `of` counts and cascade does not read again."""
+        return tokens_spared * self.windows.count(None) * self.kv_bytes_per_token // self.config.num_layers
 
     def _unmet(self, num_tokens: int) -> float:
         """The share of experts that none of so many tokens goes to."""

@@ -100,7 +100,9 @@ class ModelRunner:
         # A captured step computes no prompt.
         prompt_logprobs = [] if batch is None or hidden is None else self._prompt_logprobs(plan, hidden)
         done = self.now()
-        flops, num_bytes = self.cost.of(plan, 0 if batch is None else batch.attention.tokens_spared)
+        flops, num_bytes = self.cost.of(plan)
+        if batch is not None:
+            num_bytes -= self.cost.spared_bytes(batch.attention.tokens_spared)
         phases = {"prepare": prepared - begin, "forward": computed - prepared, "sample": done - computed}
         return StepResult(
             [token_id for token_id, _ in pairs],

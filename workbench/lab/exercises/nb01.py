@@ -86,11 +86,11 @@ def _in_step_cost(function: Callable[..., Any], original: Callable[..., Any]) ->
     """For `StepCost.of`: steps that only decode report it in their trace. Others, and models with parts that the
     exercise leaves out, are counted by the engine."""
 
-    def of(self: StepCost, plan: StepPlan, tokens_spared: int = 0) -> tuple[int, int]:
+    def of(self: StepCost, plan: StepPlan) -> tuple[int, int]:
         config = self.config
-        left_out = config.o_bias or config.mlp_bias or config.qk_norm == "row" or any(self.windows) or tokens_spared
+        left_out = config.o_bias or config.mlp_bias or config.qk_norm == "row" or any(self.windows)
         if left_out or not plan.scheduled or any(item.kind != "decode" for item in plan.scheduled):
-            flops, num_bytes = original(self, plan, tokens_spared)
+            flops, num_bytes = original(self, plan)
         else:
             weight_size = self.weight_bytes / weights_read(config, samples=True)
             kv_size = self.kv_bytes_per_token / config.kv_bytes_per_token(8)

@@ -23,8 +23,10 @@ from workbench.quant.args import QuantArgs
 from workbench.quant.codecs.interface import (
     choice,
     group_args,
+    half_scales,
     of_zeros,
     require_integers,
+    require_matrix,
     require_shapes,
     require_tensors,
     zeros_of,
@@ -75,11 +77,12 @@ class Awq:
         return {
             "qweight": _packed(weight.q.T.short() + _HALF),
             "qzeros": _packed(zeros_of(weight, self.args, name).T + _HALF),
-            "scales": weight.params.scale.T.half().contiguous(),
+            "scales": half_scales(weight, name).T.contiguous(),
         }
 
     def decode(self, tensors: Mapping[str, Tensor], name: str = "weight") -> QuantizedWeight:
         qweight, qzeros, scales = require_tensors(tensors, self.ENDS, name)
+        require_matrix(qweight, f"{name}.qweight")
         columns, rows = len(qweight), qweight.shape[-1] * _EACH
         groups = self.args.num_blocks((rows, columns), name)[1]
         require_shapes(tensors, {"qzeros": (groups, rows // _EACH), "scales": (groups, rows)}, name)

@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from workbench.checks import shown
-from workbench.errors import UsageError
+from workbench.checks import as_whole, shown
+from workbench.errors import UsageError, WorkbenchError
 from workbench.quant.args import QuantArgs
 from workbench.quant.codecs.interface import (
     BITS,
@@ -38,7 +38,8 @@ from workbench.quant.core import QParams
 from workbench.quant.result import QuantizedWeight
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-_ORDERS = (None, "static", "weight", "group", "dynamic")
+_BY_INDEX = ("group", "dynamic")
+_ORDERS = (None, "static", "weight", *_BY_INDEX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,14 @@ class CompressedTensors:
         if not isinstance(groups, Mapping) or not groups:
             raise UsageError(f"quantization_config: config_groups={shown(groups)} must say how weights are quantized")
         found = []
-        for group in groups.values():
+        for label, group in groups.items():
+            if not isinstance(group, Mapping) or not isinstance(group.get("weights"), Mapping):
+                raise UsageError(f"quantization_config: config_groups.{label}={shown(group)} must say how weights are "
+                                 "quantized")  # fmt: skip
             for key in ("input_activations", "output_activations"):
                 choice(group, key, (None,))
             choice(group, "format", ("pack-quantized",), config.get("format"))
-            found.append(_read_args(group.get("weights") or {}))
+            found.append(_read_args(group["weights"]))
         if any(one != found[0] for one in found):
             raise UsageError("quantization_config: weights of several kinds in one model are not supported")
         return cls(*found[0])
@@ -88,26 +92,45 @@ class CompressedTensors:
         }
         if not self.args.symmetric:
             made["weight_zero_point"] = pack(zero.T + half, bits).T.contiguous()
-        if weight.group_of is not None:
-            made["weight_g_idx"] = weight.group_of.to(torch.int32)
+        group_of = weight.group_of
+        if group_of is None and self.order in _BY_INDEX:  # one that GPTQ could only round to nearest
+            group_of = _neighbours(weight.q.shape[1], weight.params.scale.shape[1])
+        if group_of is not None:
+            made["weight_g_idx"] = group_of.to(torch.int32)
         return made
 
     def decode(self, tensors: Mapping[str, Tensor], name: str = "weight") -> QuantizedWeight:
         bits, half, asymmetric = self.args.bits, 1 << self.args.bits - 1, not self.args.symmetric
         needed = ["weight_shape", "weight_packed", "weight_scale", *(["weight_zero_point"] if asymmetric else [])]
         shape, packed, scale, *zeros = require_tensors(tensors, needed, name)
+        require_shapes(tensors, {"weight_shape": (2,)}, name)
         rows, columns = shape.tolist()
         groups = self.args.num_blocks((rows, columns), name)[1]
         shapes = {"weight_packed": (rows, -(-columns * bits // 32)), "weight_scale": (rows, groups)}
         require_shapes(tensors, {**shapes, "weight_zero_point": (-(-rows * bits // 32), groups)}, name)
+        stray = tensors.get("weight_zero_point")
+        if (
+            self.args.symmetric and stray is not None and bool(stray.any())
+        ):  # zeros alone: of files that do not pack them
+            require_tensors(tensors, ("weight_zero_point",), name)
+            if bool((unpack(stray.T, bits, rows) != half).any()):
+                raise WorkbenchError(f"{name} has zero points though its configuration says symmetric: they would be "
+                                     "lost")  # fmt: skip
         zero = (unpack(zeros[0].T, bits, rows) - half).T.to(torch.int8).contiguous() if zeros else None
-        group_of = tensors.get("weight_g_idx")
-        if group_of is not None:
-            require_groups(group_of, groups, columns, name)
         q = (unpack(packed, bits, columns) - half).to(torch.int8)
-        return QuantizedWeight(
-            q, QParams(scale.float(), zero), self.args, None if group_of is None else group_of.long()
-        )
+        group_of = self._group_of(tensors, groups, columns, name)
+        return QuantizedWeight(q, QParams(scale.float(), zero), self.args, group_of)
+
+    def _group_of(self, tensors: Mapping[str, Tensor], groups: int, columns: int, name: str) -> Tensor | None:
+        """The group of each column, where groups are no neighbours."""
+        if "weight_g_idx" not in tensors:
+            if self.order in _BY_INDEX and groups > 1:
+                require_tensors(tensors, ("weight_g_idx",), name)  # columns would get each other's scales
+            return None
+        group_of = tensors["weight_g_idx"]
+        require_groups(group_of, groups, columns, name)
+        neighbours = columns % groups == 0 and torch.equal(group_of.long(), _neighbours(columns, groups))
+        return None if neighbours else group_of.long()
 
     def config(self) -> dict[str, Any]:
         weights = {
@@ -138,5 +161,12 @@ def _read_args(weights: Mapping[str, Any]) -> tuple[QuantArgs, str | None]:
     order = choice(weights, "actorder", _ORDERS)
     strategy = choice(weights, "strategy", ("group", "channel"), "group" if weights.get("group_size") else "channel")
     symmetric = choice(weights, "symmetric", (True, False), True)
-    size = weights.get("group_size") if strategy == "group" else None
+    size = as_whole(weights.get("group_size")) if strategy == "group" else None
+    if strategy == "group" and (size is None or size < 1):
+        raise UsageError(f"quantization_config: group_size={shown(weights.get('group_size'))} must be at least 1")
     return QuantArgs(bits, strategy=strategy, group_size=size, symmetric=symmetric, scale="fp16"), order
+
+
+def _neighbours(columns: int, groups: int) -> Tensor:
+    """The groups of columns that lie as they stand."""
+    return torch.arange(columns) // (columns // groups)

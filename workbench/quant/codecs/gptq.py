@@ -29,9 +29,11 @@ from workbench.quant.codecs.interface import (
     BITS,
     choice,
     group_args,
+    half_scales,
     of_zeros,
     require_groups,
     require_integers,
+    require_matrix,
     require_shapes,
     require_tensors,
     zeros_of,
@@ -87,13 +89,14 @@ class Gptq:
         return {
             "qweight": pack(weight.q.short() + half, bits).T.contiguous(),
             "qzeros": pack(stored.T, bits),
-            "scales": scale.T.half().contiguous(),
+            "scales": half_scales(weight, name).T.contiguous(),
             "g_idx": group_of.to(torch.int32),
         }
 
     def decode(self, tensors: Mapping[str, Tensor], name: str = "weight") -> QuantizedWeight:
         bits, half, mask = self.args.bits, 1 << self.args.bits - 1, (1 << self.args.bits) - 1
         qweight, qzeros, scales = require_tensors(tensors, ("qweight", "qzeros", "scales"), name)
+        require_matrix(qweight, f"{name}.qweight")
         columns, rows = len(qweight) * 32 // bits, qweight.shape[-1]
         width = self.args.group_size or columns
         groups = -(-columns // width)
@@ -105,6 +108,8 @@ class Gptq:
         if "g_idx" in tensors:
             require_groups(tensors["g_idx"], groups, columns, name)
             group_of = tensors["g_idx"].long()
+        elif self.order == "group" and groups > 1:
+            require_tensors(tensors, ("g_idx",), name)  # without it columns would get each other's scales
         q = (unpack(qweight.T, bits, columns) - half).to(torch.int8)
         neighbours = columns % width == 0 and torch.equal(group_of, places)
         made = of_zeros(q, scales.T.float().contiguous(), zero, self.args)

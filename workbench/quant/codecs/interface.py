@@ -82,14 +82,33 @@ def of_zeros(q: Tensor, scale: Tensor, zero: Tensor, args: QuantArgs) -> Quantiz
     return QuantizedWeight(q, QParams(scale, None), args)
 
 
+def half_scales(weight: QuantizedWeight, name: str) -> Tensor:
+    """Scales ``[N, groups]`` in float16. Raises UsageError where that would change them."""
+    kept = weight.params.scale.half()
+    if not torch.equal(kept.float(), weight.params.scale):
+        raise UsageError(f"{name}: its scales need more than float16's digits, which is what the format keeps: "
+                         "quantize with scale='fp16'")  # fmt: skip
+    return kept
+
+
 def require_tensors(tensors: Mapping[str, Tensor], ends: Sequence[str], name: str) -> list[Tensor]:
-    """The tensors of these ends. Raises WorkbenchError for missing ones and for scales that are not finite."""
+    """The tensors of these ends. Raises WorkbenchError for missing ones, for those of another kind (scales are floats,
+    all others whole numbers) and for scales that are not finite."""
     if absent := [end for end in ends if end not in tensors]:
         raise WorkbenchError(f"{name} lacks {', '.join(absent)}: fetch the checkpoint again")
     for end in ends:
+        if tensors[end].is_floating_point() != end.endswith(("scale", "scales")):
+            kind = str(tensors[end].dtype).removeprefix("torch.")
+            raise WorkbenchError(f"{name}.{end} is stored as {kind}: fetch the checkpoint again")
         if tensors[end].is_floating_point() and not bool(tensors[end].isfinite().all()):
             raise WorkbenchError(f"{name}.{end} holds infinities or NaN: fetch the checkpoint again")
     return [tensors[end] for end in ends]
+
+
+def require_matrix(words: Tensor, name: str) -> None:
+    """Raises WorkbenchError for words that are no matrix."""
+    if words.dim() != 2:
+        raise WorkbenchError(f"{name} is {list(words.shape)} where a matrix was expected: fetch the checkpoint again")
 
 
 def require_shapes(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], name: str) -> None:
@@ -104,7 +123,11 @@ def require_shapes(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int
 
 def require_groups(group_of: Tensor, groups: int, columns: int, name: str) -> None:
     """Raises WorkbenchError for a group that there is none of."""
-    if tuple(group_of.shape) != (columns,) or bool(((group_of < 0) | (group_of >= groups)).any()):
+    if (
+        group_of.is_floating_point()
+        or tuple(group_of.shape) != (columns,)
+        or bool(((group_of < 0) | (group_of >= groups)).any())
+    ):
         raise WorkbenchError(f"{name}: its g_idx must give each of {columns} columns a group below {groups}")
 
 
