@@ -231,7 +231,10 @@ def test_the_command_says_what_it_did_and_goes_on_where_it_was_stopped(floats, t
     assert told["bytes_after"] == (out / "model.safetensors").stat().st_size < told["bytes_before"]
     assert [one["name"] for one in told["layers"]] == STEMS and all(15 < one["snr_db"] < 30 for one in told["layers"])
     assert not (out / PARTS).exists()
-    assert main(command) == 2 and "is not empty" in capsys.readouterr().err
+    made = (out / "model.safetensors").stat().st_mtime_ns
+    assert main(command) == 2 and "is complete: a run with the same options" in capsys.readouterr().err
+    assert main([*command, "--symmetric"]) == 2 and "is not empty" in capsys.readouterr().err
+    assert (out / "model.safetensors").stat().st_mtime_ns == made and not (out / PARTS).exists()
 
 
 @pytest.mark.parametrize(

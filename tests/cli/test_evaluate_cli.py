@@ -24,13 +24,19 @@ def test_a_row_says_all_that_it_depends_on(tiny_chat, tmp_path, capsys):
     row, progress = told(capsys, tiny_chat, *scored, "--reference", tiny_chat)
     assert (row["window"], row["stride"], row["bos"], row["unit"], row["tokens"]) == (24, 12, False, "token", 59)
     assert row["text_sha256"] == hashlib.sha256(text.read_bytes()).hexdigest()
+    assert row["reference_perplexity"] == row["perplexity"] > 1
     assert row["kl"] == 0 and row["top1_agreement"] == 1 and row["quantization"] == "none"
     assert progress == [f"window {i} of 4" for i in range(1, 5)]
     alone, _ = told(capsys, tiny_chat, *scored, "--record", tmp_path / "kept")
-    assert alone["kl"] is None and alone["perplexity"] == row["perplexity"]
+    assert alone["kl"] is alone["reference_perplexity"] is None and alone["perplexity"] == row["perplexity"]
     assert told(capsys, tiny_chat, *scored, "--record", tmp_path / "kept")[0] == alone
     assert main(["eval", str(tiny_chat), *map(str, scored), *ENGINE]) == 0
-    assert "59 tokens, window 24, stride 12, no BOS" in capsys.readouterr().out
+    assert (
+        f"59 tokens, window 24, stride 12, no BOS, the text's SHA-256 {row['text_sha256'][:12]}…"
+        in capsys.readouterr().out
+    )
+    assert main(["eval", str(tiny_chat), *map(str, scored), "--reference", str(tiny_chat), *ENGINE]) == 0
+    assert f"a token ({tiny_chat}: {row['perplexity']:.3f}), KL 0" in capsys.readouterr().out
 
 
 def test_wrong_values_are_named(tiny_chat, tiny_without_text, tmp_path, capsys):

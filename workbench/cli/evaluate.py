@@ -79,6 +79,8 @@ def evaluate(args: argparse.Namespace) -> int:
         print(json.dumps(row))
         return 0
     told = f"perplexity {row['perplexity']:.3f} a token"
+    if row["reference_perplexity"] is not None:
+        told += f" ({args.reference}: {row['reference_perplexity']:.3f})"
     if row["kl"] is not None:
         told += f", KL {row['kl']:.5f} nats, {row['top1_agreement']:.1%} the same likeliest token as {args.reference}"
     if row["layers"]:
@@ -86,7 +88,7 @@ def evaluate(args: argparse.Namespace) -> int:
                        for one in (row["layers"][0], row["layers"][-1]))  # fmt: skip
         told += f", SNR {first} after the first layer and {last} after the last"
     print(f"{told}; {row['tokens']} tokens, window {row['window']}, stride {row['stride']}, "
-          f"{'with' if row['bos'] else 'no'} BOS, text {row['text_sha256'][:12]}")  # fmt: skip
+          f"{'with' if row['bos'] else 'no'} BOS, the text's SHA-256 {row['text_sha256'][:12]}…")  # fmt: skip
     return 0
 
 

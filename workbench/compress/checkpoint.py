@@ -22,6 +22,8 @@ PARTS = ".layers"
 SCRATCH = ".part"
 """The end of a file's name while it is written. One that a killed run left is written over."""
 _PLAN = "plan.json"
+_FINISHED = ".finished.json"
+"""The plan of a finished run, beside what it wrote."""
 
 
 class LayersFolder:
@@ -29,15 +31,20 @@ class LayersFolder:
 
     def __init__(self, folder: Path, codec: WeightCodec, plan: Mapping[str, Any]) -> None:
         """plan: everything that decides what the layers become. Raises UsageError for a folder that holds something
-        else, or layers of another plan."""
+        else, layers of another plan, or a finished model."""
         self.folder, self._parts, self._codec = folder, folder / PARTS, codec
         self._plan = json.dumps(dict(plan), sort_keys=True)
+        finished = folder / _FINISHED
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder} is a file: give a folder to write into")
         if self._parts.is_dir():
             begun = (self._parts / _PLAN).read_text(encoding="utf-8") if (self._parts / _PLAN).is_file() else None
             if begun not in (None, self._plan):
                 raise UsageError(f"{folder} holds layers of another run ({begun}): remove it or give another folder")
+        elif finished.is_file() and finished.read_text(encoding="utf-8") == self._plan:
+            raise UsageError(
+                f"{folder} is complete: a run with the same options has finished there, nothing is left to do"
+            )
         elif folder.exists() and any(one.suffix != SCRATCH for one in folder.iterdir()):
             raise UsageError(f"{folder} is not empty: give another folder")
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +87,8 @@ class LayersFolder:
         return load_file(self._part(index))
 
     def close(self) -> None:
-        """Forgets the layers: they are in the model now."""
+        """Forgets the layers: they are in the model now, and all else that belongs to it is written."""
+        write_atomically(self.folder / _FINISHED, self._plan)
         if self._parts.is_dir():
             shutil.rmtree(self._parts)
 

@@ -73,6 +73,8 @@ class Scored:
     """Tokens for which both hold the same one to be the likeliest."""
     noise: tuple[float, ...] | None = None
     """Of each layer, as `watched.noise_of` has it, where both models are `Watched`."""
+    reference_nats: float | None = None
+    """−Σ ln p of the tokens that came, by the reference."""
 
 
 def score(
@@ -93,7 +95,7 @@ def score(
         rows = slice(before, before + end - first)
         found = model(shown)[rows]
         wanted = torch.tensor(ids[first:end])[:, None]
-        nats = -float(found.double().log_softmax(-1).gather(1, wanted).sum())
+        nats = _nats(found, wanted)
         if not math.isfinite(nats):
             raise WorkbenchError(f"the model's logits for tokens {begin} to {end} are not finite")
         if reference is None:
@@ -104,7 +106,13 @@ def score(
         noise = None
         if isinstance(model, Watched) and isinstance(reference, Watched):
             noise = noise_of(model.hidden, reference.hidden, rows)
-        yield Scored(begin, end - first, nats, kl, int((exact.argmax(-1) == found.argmax(-1)).sum()), noise)
+        agreed = int((exact.argmax(-1) == found.argmax(-1)).sum())
+        yield Scored(begin, end - first, nats, kl, agreed, noise, _nats(exact, wanted))
+
+
+def _nats(logits: Tensor, wanted: Tensor) -> float:
+    """−Σ ln p of the ``wanted`` ids ``[tokens, 1]``."""
+    return -float(logits.double().log_softmax(-1).gather(1, wanted).sum())
 
 
 def summary(parts: Sequence[Scored], windows: Windows, text: str) -> dict[str, Any]:
@@ -114,9 +122,12 @@ def summary(parts: Sequence[Scored], windows: Windows, text: str) -> dict[str, A
         raise UsageError("the text has no token that could be scored: give a longer one, or --bos")
     compared = [part for part in parts if part.kl is not None and part.agreed is not None]
     noise = [part.noise for part in parts if part.noise is not None]
+    # A record of an earlier version has none of these.
+    exact = [part.reference_nats for part in parts if part.reference_nats is not None]
     layers = [snr_db(sum(of_layer), tokens) for of_layer in zip(*noise, strict=True)]
     return {
         "perplexity": math.exp(sum(part.nats for part in parts) / tokens),
+        "reference_perplexity": math.exp(sum(exact) / tokens) if len(exact) == len(parts) else None,
         "kl": sum(part.kl or 0.0 for part in compared) / tokens if compared else None,
         "top1_agreement": sum(part.agreed or 0 for part in compared) / tokens if compared else None,
         "layers": [{"name": f"model.layers.{i}", "snr_db": db} for i, db in enumerate(layers)] or None,

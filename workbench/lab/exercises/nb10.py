@@ -16,8 +16,8 @@ def round_group(numbers: list[float], bits: int) -> tuple[list[int], float, int]
     """Codes, scale and zero point of a group of weights: each is (code - zero) * scale again.
 
     Codes and the zero point are whole numbers from 0 to 2 ** bits - 1. The range goes from the least to the largest
-    number and always holds 0, so that 0 stays exactly 0. A group of zeros has scale 1. Ties go to the even number, as
-    Python's `round` has it.
+    number and always holds 0, so that 0 stays exactly 0. A group of zeros has scale 1. A code is
+    round(number / scale) + zero, kept inside: `round` takes ties to the even number before zero is added.
     """
     # your turn: in how many steps is the range cut, and which code stands for 0?
     top = 2**bits - 1
@@ -48,7 +48,7 @@ def make_good(weights: list[float], rounded: float, factors: list[float]) -> lis
     """What the weights after the first become, once the first was rounded.
 
     weights: of one output, the first is the one that became `rounded`. factors: the first one's row of U, from the
-    diagonal on, where U is upper triangular and U.T @ U the inverse of the Hessian. The result has one number less.
+    diagonal on, where U is upper triangular and U.T @ U the inverse of Σxxᵀ. The result has one number less.
     """
     # your turn: the error, by the diagonal; each other weight gives its factor times that.
     error = (weights[0] - rounded) / factors[0]
@@ -113,7 +113,8 @@ EXERCISES = (
         difficulty=1,
         minutes=10,
         statement="Round a group of weights to whole numbers of a few bits, each to its nearest, with one scale and "
-        "one zero point for all. The zero point is a whole number too: the code that stands for 0.",
+        "one zero point for all. The zero point is a whole number too: the code that stands for 0. A code is "
+        "round(number / scale) + zero, kept inside.",
         function=round_group,
         reference=cases.group_by_trying,
         examples=(

@@ -125,7 +125,7 @@ def compensate_cases() -> list[Case]:
                 1e-10,
                 call=by_hessian,
                 help="no other change of the weights to come may give a smaller error",
-                inputs=("Hessian", "weights", "rounded"),
+                inputs=("Σxxᵀ", "weights", "rounded"),
             )
         )
     for number in range(3):
