@@ -103,6 +103,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.workers is not None and options.workers < 1:
         parser.error(f"--workers {options.workers}: it must be at least 1")
+    if options.sass and (options.json or options.check or options.update):
+        parser.error("--sass prints machine code and nothing else: leave --json, --check and --update out")
     if options.update and options.module and not options.table:
         parser.error("--update with --module needs --table: the tables here are of kernels.triton")
     return options
@@ -186,7 +188,7 @@ def _print(report: dict[str, Any], *, checked: bool) -> None:
     print(f"Triton {report['triton']}, ptxas {ptxas}")
     print(show.text(report["records"]))
     print(
-        f"{len(report['records'])} kernels: {report['compiled']} compiled "
+        f"{len(report['records'])} kernel{'s' if len(report['records']) != 1 else ''}: {report['compiled']} compiled "
         f"({report['processor_seconds']:.0f} s of processor time), {report['cached']} as kept"
     )
     stream = sys.stderr if checked else sys.stdout

@@ -95,6 +95,12 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path, mon
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["a.json"]
 
 
+def test_a_written_file_is_as_readable_as_any_other(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a.json", "text")
+    (tmp_path / "b.json").write_text("text")
+    assert (tmp_path / "a.json").stat().st_mode == (tmp_path / "b.json").stat().st_mode
+
+
 WRITER = """
 import sys
 from pathlib import Path

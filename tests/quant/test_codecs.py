@@ -251,6 +251,7 @@ def test_scales_that_float16_does_not_hold_are_refused(method):
     ("config", "named"),
     [
         ({"quant_method": "fp8"}, "'fp8' is not supported"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": "no"}, "desc_act='no' is not supported"),
         ({}, "quant_method=None"),
         ({**CT, "format": "int-quantized", "config_groups": {"a": {"weights": {}}}}, "int-quantized"),
         ({**CT, "kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme"),

@@ -10,6 +10,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from transformers import PreTrainedTokenizerFast
 
+from workbench.text.gguf_tokenizer import build_backend
 from workbench.text.tokenizer import Tokenizer
 
 CORPUS = ["the quick brown fox jumps over the lazy dog", "안녕하세요 세계", "don't panic, it's 42!", "a  b   c"] * 3
@@ -29,6 +30,23 @@ def llama_like(strip: bool = True) -> Backend:
     steps: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if strip else steps)
     backend.add_special_tokens([AddedToken(token, special=True) for token in ("<unk>", "<s>", "</s>")])
+    return backend
+
+
+def of_bytes(pre: str) -> Backend:
+    """Knows single bytes only, but cuts text as GGUF's ``tokenizer.ggml.pre`` says."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    return build_backend(
+        {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": letters,
+         "tokenizer.ggml.merges": []}, Path("made"),
+    )  # fmt: skip
+
+
+def unnamed_cuts() -> Backend:
+    """Cuts text in a way that GGUF has no name for."""
+    backend = of_bytes("smollm")
+    bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Punctuation(), bytes_of])
     return backend
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from workbench.compress.layer_by_layer import READERS, LayerByLayer
-from workbench.errors import UsageError
+from workbench.errors import UsageError, WorkbenchError
 from workbench.model.config import ModelConfig
 from workbench.quant.algorithms import awq, gptq, rtn
 from workbench.quant.algorithms.gptq import ORDERS
@@ -73,6 +74,8 @@ def quantize_layers(
 
     Raises:
         UsageError: before any work, if groups do not divide a layer's inputs or an algorithm lacks texts.
+        WorkbenchError: naming the tensor, where one is not finite (before any work), or its scales or what it is given
+            are beyond the numbers they are kept in.
     """
     if config.latent is not None or config.experts is not None:
         raise UsageError(f"{config.architecture}: latent attention and experts are not quantized so far; choose a "
@@ -81,12 +84,17 @@ def quantize_layers(
     require_fit(recipe.args, {name.removesuffix(".weight"): shape for name, shape in shapes.items()})
     if recipe.algorithm != "rtn" and not any(map(len, texts)):
         raise UsageError(f"algorithm {recipe.algorithm!r} needs calibration texts and there are none: use 'rtn'")
+    for name, tensor in weights.items():
+        if not bool(tensor.isfinite().all()):
+            raise WorkbenchError(f"{name} holds infinities or NaN, which no format of fewer bits keeps: fetch the "
+                                 "model again")  # fmt: skip
     run = LayerByLayer(config, weights, texts, masks) if texts else None
     for index in range(config.num_layers):
         tensors = {name: t for name, t in weights.items() if name.startswith(f"model.layers.{index}.")}
         result = finished(index)
         if result is None:
-            stats = run.observe(index, tensors) if run else None
+            with _named(f"layer {index}"):
+                stats = run.observe(index, tensors) if run else None
             result = quantize_layer(config, index, tensors, stats, recipe)
             del stats
         if run is not None and index + 1 < config.num_layers:
@@ -114,11 +122,12 @@ def quantize_layer(
             seen = None if stats is None else stats[reader]
             for name in names:
                 weight, full = own[f"{name}.weight"], prefix + name
-                if recipe.algorithm == "gptq":
-                    assert seen is not None
-                    made, told = gptq(weight, seen, recipe.args, recipe.order, recipe.damping, full)
-                else:
-                    made, told = rtn(weight, recipe.args, seen, full)
+                with _named(full):
+                    if recipe.algorithm == "gptq":
+                        assert seen is not None
+                        made, told = gptq(weight, seen, recipe.args, recipe.order, recipe.damping, full)
+                    else:
+                        made, told = rtn(weight, recipe.args, seen, full)
                 result.weights[full] = made
                 result.reports.append(told)
     result.others.update({prefix + name: t for name, t in own.items() if not is_matrix(name)})
@@ -145,19 +154,27 @@ def _awq_layer(
     }
     for reader, before in makers.items():
         names = READERS[reader]
-        found = awq(
-            {prefix + name: own[f"{name}.weight"] for name in names},
-            stats[reader],
-            recipe.args,
-            scale=bool(before),
-            clip=[prefix + name for name in names if not name.endswith(("q_proj", "k_proj"))],
-        )
+        matrices = {prefix + name: own[f"{name}.weight"] for name in names}
+        clipped = [name for name in matrices if not name.endswith(("q_proj", "k_proj"))]
+        with _named(", ".join(matrices)):
+            found = awq(matrices, stats[reader], recipe.args, scale=bool(before), clip=clipped)
         result.weights.update(found.weights)
         result.reports.extend(found.reports.values())
         for name in before:
             if name in own:
                 channel = found.channel_scale
                 own[name] = own[name] / (channel[:, None] if own[name].dim() == 2 else channel)
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Says what was quantized when its numbers were refused."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except ValueError as why:
+        raise WorkbenchError(f"{what}: {why}") from why
 
 
 def is_matrix(name: str) -> bool:

@@ -26,6 +26,13 @@ _FINISHED = ".finished.json"
 """The plan of a finished run, beside what it wrote."""
 
 
+def require_half(tensors: Mapping[str, Tensor]) -> None:
+    """Raises UsageError for the first tensor with numbers that float16 does not hold."""
+    for name, t in tensors.items():
+        if t.is_floating_point() and t.numel() and not float(t.abs().max()) <= torch.finfo(torch.float16).max:
+            raise UsageError(f"{name} has numbers beyond float16's 65504: models so large in value are not written")
+
+
 class LayersFolder:
     """Keeps finished layers in a folder, each in a file of its own, until the whole model is written."""
 
@@ -92,6 +99,11 @@ class LayersFolder:
         if self._parts.is_dir():
             shutil.rmtree(self._parts)
 
+    def leave(self) -> None:
+        """Takes a folder back that holds nothing yet."""
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
     def _part(self, index: int) -> Path:
         return self._parts / f"{index:04d}.safetensors"
 
@@ -111,19 +123,12 @@ class CheckpointFolder(LayersFolder):
         ends = self._codec.ENDS  # what a codec made stays as it is
         tensors = {name: t.half() if t.dtype == torch.float32 and name.rpartition(".")[2] not in ends else t
                    for name, t in tensors.items()}  # fmt: skip
-        beyond = [name for name, t in tensors.items() if t.is_floating_point() and not bool(t.isfinite().all())]
-        if beyond:
-            raise UsageError(
-                f"{beyond[0]} has numbers beyond float16's 65504: models so large in value are not written"
-            )
+        require_half(tensors)
         scratch = self.folder / f"model.safetensors{SCRATCH}"
         save_file({name: t.contiguous() for name, t in tensors.items()}, scratch, {"format": "pt"})
         scratch.replace(self.folder / "model.safetensors")
-        told = {
-            **hf_config,
-            "dtype": "float16",
-            "quantization_config": self._config,
-        }
+        kept = {key: value for key, value in hf_config.items() if key != "torch_dtype"}  # its older name
+        told = {**kept, "dtype": "float16", "quantization_config": self._config}
         write_atomically(self.folder / "config.json", json.dumps(told, indent=2))
         self.close()
         return (self.folder / "model.safetensors").stat().st_size

@@ -46,16 +46,8 @@ class GGUFOutput:
         """shapes: of all tensors, by their names. Raises UsageError for a model or a tokenizer that a GGUF file does
         not hold, by what is lost."""
         self.path, self._scratch, self._type = path, path.with_suffix(SCRATCH), type_name
-        given, alignment = None, DEFAULT_ALIGNMENT
-        if source.suffix.lower() == ".gguf":
-            given = GGUFFile(source)
-            metadata: dict[str, Any] = {key: given.stored_value(key) for key in given.metadata}
-            arch, alignment = given.metadata["general.architecture"], given.metadata.get("general.alignment", alignment)
-        else:
-            metadata = metadata_of(config, source.name)
-            arch = metadata["general.architecture"]
-            if tokenizer is not None:
-                metadata |= tokenizer_metadata(tokenizer, config.vocab_size)
+        given = GGUFFile(source) if source.suffix.lower() == ".gguf" else None
+        metadata, arch, alignment = gguf_metadata(source, config, tokenizer)
         metadata[_FILE_TYPE] = FILE_TYPES[type_name]
         metadata.setdefault(_VERSION, 2)
         divisors = rope_divisors(config)
@@ -100,6 +92,20 @@ class GGUFOutput:
     def drop(self) -> None:
         """Takes back a file that will not be whole."""
         self._scratch.unlink(missing_ok=True)
+
+
+def gguf_metadata(source: Path, config: ModelConfig, tokenizer: Tokenizer | None) -> tuple[dict[str, Any], str, int]:
+    """A file's metadata for a model in ``source``, its architecture and its alignment. Raises UsageError for a
+    configuration or a tokenizer that GGUF has no words for."""
+    if source.suffix.lower() == ".gguf":
+        given = GGUFFile(source)
+        kept: dict[str, Any] = {key: given.stored_value(key) for key in given.metadata}
+        alignment = given.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        return kept, given.metadata["general.architecture"], alignment
+    metadata = metadata_of(config, source.name)
+    if tokenizer is not None:
+        metadata |= tokenizer_metadata(tokenizer, config.vocab_size)
+    return metadata, metadata["general.architecture"], DEFAULT_ALIGNMENT
 
 
 def _hf_name(name: str) -> str:

@@ -17,8 +17,8 @@ from torch import Tensor
 from kernels.reference.weights import gguf_weight, unpack
 from workbench.checks import read_json_object
 from workbench.compress.calibrate import ALGORITHMS, Recipe, is_matrix, quantize_layers
-from workbench.compress.checkpoint import CheckpointFolder, LayersFolder
-from workbench.compress.gguf import GGUFOutput
+from workbench.compress.checkpoint import CheckpointFolder, LayersFolder, require_half
+from workbench.compress.gguf import GGUFOutput, gguf_metadata
 from workbench.errors import UsageError
 from workbench.model import store
 from workbench.model.bits import bits_of
@@ -97,12 +97,16 @@ def quantize_model(
     config.require_supported()
     if config.quant_method is not None:
         raise UsageError(f"{model} is quantized already ({config.quant_method}): give the model it was made of")
+    tokenizer = tokenizer_beside(source)
+    if format == "gguf":
+        gguf_metadata(source, config, tokenizer)  # what a file cannot say is refused before any work
     weights = load_weights(config, source, "auto", torch.float32)
     dense = {name: t for name, t in weights.items() if isinstance(t, torch.Tensor)}
     for name, tensor in dense.items():
         if is_matrix(name):
             codec.require_fit(*tensor.shape, name.removesuffix(".weight"))
-    tokenizer = tokenizer_beside(source)
+    if format != "gguf":
+        require_half({name: t for name, t in dense.items() if not is_matrix(name)})
     texts = []
     if algorithm != "rtn":
         if tokenizer is None:
@@ -182,7 +186,11 @@ def _write_gguf(job: _Job, out: Path, codec: GgufBlocks, plan: dict[str, str]) -
     kind, config = codec.type_name, job.config
     folder = LayersFolder(out, codec, plan)
     shapes = {name: tuple(t.shape) for name, t in job.dense.items()}
-    output = GGUFOutput(out / f"model.{kind}.gguf", job.source, config, shapes, job.tokenizer, kind)
+    try:
+        output = GGUFOutput(out / f"model.{kind}.gguf", job.source, config, shapes, job.tokenizer, kind)
+    except BaseException:
+        folder.leave()
+        raise
     try:
         reports = [] if job.recipe.algorithm == "rtn" else job.layers(folder)
         for name, tensor in job.rest.items():

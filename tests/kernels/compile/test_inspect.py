@@ -180,7 +180,8 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--arch", "sm_75"], ["--workers", "0"], ["--update"], ["--table", "no_such.json", "x"]]
+    "arguments",
+    [["--arch", "sm_75"], ["--workers", "0"], ["--update"], ["--table", "no_such.json", "x"], ["--sass", "--json"]],
 )
 def test_wrong_usage_is_refused(arguments, capsys, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)

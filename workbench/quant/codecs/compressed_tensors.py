@@ -15,7 +15,7 @@ Lengths are filled up to whole words. Source: compressed-tensors, ``compressors/
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -119,7 +119,8 @@ class CompressedTensors:
         zero = (unpack(zeros[0].T, bits, rows) - half).T.to(torch.int8).contiguous() if zeros else None
         q = (unpack(packed, bits, columns) - half).to(torch.int8)
         group_of = self._group_of(tensors, groups, columns, name)
-        return QuantizedWeight(q, QParams(scale.float(), zero), self.args, group_of)
+        kept = next((kind for kind, dtype in _DTYPES.items() if dtype == scale.dtype), self.args.scale)
+        return QuantizedWeight(q, QParams(scale.float(), zero), replace(self.args, scale=kept), group_of)
 
     def _group_of(self, tensors: Mapping[str, Tensor], groups: int, columns: int, name: str) -> Tensor | None:
         """The group of each column, where groups are no neighbours."""

@@ -68,7 +68,8 @@ class Gptq:
                              "own are not supported")  # fmt: skip
         key = "checkpoint_format" if "checkpoint_format" in config else "format"
         version = VERSIONS[choice(config, key, tuple(VERSIONS), "gptq")]
-        return cls(group_args(bits, config, symmetric), "group" if config.get("desc_act") else None, version)
+        order = "group" if choice(config, "desc_act", (True, False), False) else None
+        return cls(group_args(bits, config, symmetric), order, version)
 
     @property
     def _written(self) -> int:
