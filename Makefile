@@ -60,7 +60,7 @@ triton36: env  ## the oldest Triton that the kernels run on, in .triton36
 notebooks: env  ## run every notebook and write its outputs (one only, or a look: make notebooks ARGS="03 --check")
 	$(PY) -m workbench.lab.write $(ARGS)
 
-artifacts: env  ## the slow results that notebooks show, made here and kept (half an hour; it goes on where it was stopped)
+artifacts: env  ## the slow results that notebooks show, made here and kept (minutes; it goes on where it was stopped)
 	$(PY) -m workbench.lab.quantized_models
 
 clean:  ## remove the environment and all caches (models stay)
