@@ -16,8 +16,8 @@ def round_group(numbers: list[float], bits: int) -> tuple[list[int], float, int]
     """Codes, scale and zero point of a group of weights: each is (code - zero) * scale again.
 
     Codes and the zero point are whole numbers from 0 to 2 ** bits - 1. The range goes from the least to the largest
-    number and always holds 0, so that 0 stays exactly 0. A group of zeros has scale 1. A code is
-    round(number / scale) + zero, kept inside: `round` takes ties to the even number before zero is added.
+    number and always holds 0, so that 0 stays exactly 0. A group of zeros has scale 1. A code is the
+    rounded number / scale, plus zero, kept inside: `round` takes ties to the even number before zero is added.
     """
     # your turn: in how many steps is the range cut, and which code stands for 0?
     top = 2**bits - 1
